@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -29,12 +30,12 @@ from longboat.cluster.fleet.adapters import running_fleet, values_with_adapters,
 from longboat.cluster.fleet.applications import ServeApplications
 from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
 from longboat.cluster.fleet.serve_config import serve_document
-from longboat.cluster.protocol.messages import FleetReport
+from longboat.cluster.protocol.messages import FleetReport, keys_digest
 from longboat.cluster.protocol.names import CONTROLLER_APP
 from longboat.cluster.ray import fleet_orders
 from longboat.cluster.ray.adapter_changes import remove_adapter
 from longboat.cluster.ray.count_changes import change_hold
-from longboat.cluster.ray.key_changes import change_keys, fleet_key_book, keys_path, remove_key
+from longboat.cluster.ray.key_changes import change_keys, fleet_key_book, keys_path, remove_key, wait_for_gateways
 from longboat.core.policy import KeyRecord
 from longboat.gateway.limits.keys import new_key
 from longboat.spec.files.dump import dump_fleet
@@ -59,7 +60,7 @@ class Cluster(FakeSession):
         if up:
             policy = policy_of(FLEET.gateway, book.keys, book.salt) if book else policy_of(FLEET.gateway)
             self._take(serve_document(FLEET, (), dump_fleet(FLEET), policy=policy))
-        self.rest = SimpleNamespace(details=self.serve.details, put=self.put)  # type: ignore[assignment]
+        self.rest = SimpleNamespace(details=self.serve.details, put=self.put, url=self.serve.url)  # type: ignore[assignment]
         self.apps = ServeApplications(self.rest)
 
     def put(self, document: dict[str, Any]) -> None:
@@ -78,7 +79,7 @@ class Cluster(FakeSession):
         return found
 
     def report(self) -> FleetReport:
-        told = {"policy_digest": "p", "num_keys": len(self.book().keys)}
+        told = {"policy_digest": "p", "keys_digest": keys_digest(key.key_id for key in self.book().keys)}
         made = report(gateways=(gateway(policy_digest="p"),))
         return FleetReport(**{**{name: getattr(made, name) for name in made.__slots__}, **told})
 
@@ -191,6 +192,13 @@ def test_a_fleet_that_asks_for_no_keys_leaves_no_file(longboat: Run) -> None:
     assert fleet_key_book(Cluster(), FLEET.name, asks_for_keys=False) == OLD
 
 
+def test_gateways_do_not_know_of_a_revocation_because_they_know_as_many_keys(cluster: Cluster) -> None:
+    """The gateways of this cluster still know the key ``old``; Serve has not passed on the change to another one."""
+    _, other = new_key("search", now_s=1.0)
+    assert wait_for_gateways(cluster, KeyBook(salt="salt", keys=(other,)), 0.1) == (0, 1)
+    assert wait_for_gateways(cluster, OLD, 5.0) == (1, 1)
+
+
 def orders_of(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the controller's orders change this cluster."""
     monkeypatch.setattr(fleet_orders, "ControllerSession", lambda *_: cluster)
@@ -226,6 +234,20 @@ async def test_order_for_a_key_that_cannot_be_is_refused(
     found = await fleet_orders.carry_out(None, order | {"timeout_s": 5}, "")  # type: ignore[arg-type]
     assert found["status"] == 400 and words in found["hint"]
     assert cluster.book() == OLD
+
+
+async def test_orders_that_wait_leave_the_controllers_own_threads_to_what_they_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    informed = threading.Event()
+    change = {"count": lambda _session, _order: {"informed": informed.wait(5)}}
+    monkeypatch.setattr(fleet_orders, "_CHANGES", change)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(5))  # as Serve does
+    order = {"count": {}, "timeout_s": 5}
+    orders = [asyncio.create_task(fleet_orders.carry_out(None, order, "")) for _ in range(6)]  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(informed.set)
+    assert await asyncio.gather(*orders) == [{"informed": True}] * 6
 
 
 def scale(cluster: Cluster) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -56,6 +59,25 @@ def test_down_stops_the_local_cluster_even_where_serve_does_not_answer(capsys: p
     with pytest.raises(ClusterError, match="no cluster answers"):
         end_cluster(connect, record(), "10.0.0.9:6379", lambda: stopped.append(True))
     assert stopped == [True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_down_that_is_interrupted_ends_the_fleet_first(number: signal.Signals) -> None:
+    fleet = session(n1=True)
+    put = fleet.serve.put
+
+    def interrupted(document: dict[str, Any]) -> None:
+        os.kill(os.getpid(), number)
+        put(document)
+
+    fleet.serve.put = interrupted  # type: ignore[method-assign]
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            end_cluster(lambda: fleet, None, "", lambda: None)
+    finally:
+        signal.signal(number, before)
+    assert set(fleet.serve.apps) == {"theirs"} and "killed n1" in fleet.ray.events
 
 
 def test_an_up_that_was_interrupted_before_serve_listed_the_fleet_takes_it_down() -> None:

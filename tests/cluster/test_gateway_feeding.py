@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from longboat.cluster.host.record import born_ticks
 from longboat.cluster.node.gateway_process import GatewayProcess
-from longboat.cluster.node.gateway_record import GatewayRecord
+from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
 from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import EndpointTable
@@ -238,6 +239,26 @@ async def test_a_gateway_that_is_busy_is_left_alone_and_one_that_hangs_is_ended(
     await node.ensure(order())
     assert process.wait(timeout=30) == -signal.SIGKILL
     assert len(node.starts) == 2
+
+
+async def test_a_gateway_that_starts_slowly_is_known_by_its_pid_and_left_alone(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [sys.executable, "-c", "import sys, time; sys.stdin.read(); time.sleep(600)"]
+    monkeypatch.setattr("longboat.gateway.admin.control_client.gateway_command", lambda: slow)
+    monkeypatch.setattr("longboat.cluster.node.gateway_process.START_TIMEOUT_S", 0.1)
+    with pytest.raises(ClusterError, match="did not start"):
+        await GatewayProcess._start(node, order(), None)
+    record = RecordFile(tmp_path / "gateway").read()
+    assert record is not None and record.pid
+    try:
+        assert record.born and born_ticks(record.pid) == record.born
+        for known in (record, dataclasses.replace(record, pid=0, born=0)):  # an earlier daemon may not have noted it
+            RecordFile(tmp_path / "gateway").write(known)
+            with pytest.raises(ClusterError, match="busy"):
+                await Node(tmp_path / "gateway").ensure(order())
+    finally:
+        os.kill(record.pid, signal.SIGKILL)
 
 
 async def test_a_gateway_that_ended_is_started_again_at_once(node: Node, process: subprocess.Popen[bytes]) -> None:

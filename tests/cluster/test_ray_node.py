@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import socket
@@ -25,6 +26,7 @@ from longboat.cluster.host.ray_node import NodeRequest, start_local, start_node,
 from longboat.cluster.host.ray_start import NextStart
 from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
 from longboat.cluster.host.runner import backoff_s, is_final, last_words
+from longboat.cluster.ray import session
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 from longboat.folders import node_folder
 from netlab.lab import Host
@@ -95,6 +97,31 @@ def test_environment_turns_the_token_on_and_only_the_head_watches_nodes() -> Non
         assert env["RAY_gcs_rpc_server_reconnect_timeout_s"] == "3600"
     assert head["RAY_health_check_failure_threshold"] == "3" and head["RAY_gcs_storage"] == "rocksdb"
     assert not [name for name in worker if "health" in name or "storage" in name]
+
+
+def test_nodes_and_commands_with_another_patch_of_python_join_and_those_with_another_ray_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+    from ray._private.utils import check_version_info
+
+    def refuse(**_: object) -> None:
+        raise ConnectionError("refused")
+
+    major, minor, patch = platform.python_version_tuple()
+    other_patch = {"ray_version": ray.__version__, "python_version": f"{major}.{minor}.{int(patch) + 1}"}
+    node = ray_env(_options(role="worker"))
+    with monkeypatch.context() as own:
+        own.setattr(os, "environ", {**node})
+        check_version_info(other_patch, "a node")
+        with pytest.raises(RuntimeError, match="Version mismatch"):
+            check_version_info({**other_patch, "ray_version": "1.0"}, "a node")
+        own.setattr(os, "environ", {})
+        own.setattr(session, "_require_listener", lambda _: False)
+        own.setattr(ray, "init", refuse)
+        with pytest.raises(ClusterError, match="no cluster answers"):
+            session.Session({"RAY_ADDRESS": "127.0.0.1:1"})
+        check_version_info(other_patch, "a command")
 
 
 def test_only_a_local_cluster_lives_on_the_loopback() -> None:

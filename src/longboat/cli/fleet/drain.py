@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.fleet.serve_rest import WRITING
 from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
 from longboat.cluster.ray.drain import drain_node
 from longboat.core.errors import ClusterError, UserInputError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ("run_drain",)
 
 POLL_S = 0.3
+TRIES = 3
 BACK_HINT = "longboat node stop and longboat node start on that machine make it a node again"
 
 
@@ -91,10 +93,19 @@ def _node(session: Session, node: Node, undo: bool, *, move: bool) -> Callable[[
 
 
 def _change(session: Session, change: Callable[[Drains], Drains]) -> None:
-    """Tell the controller what is taken out; it keeps that when it restarts."""
-    apps = session.apps.all()
-    values = controller_values(apps)
-    session.rest.put(document_with(apps, values_with_drains(values, change(read_drains(values)))))
+    """Tell the controller what is taken out; it keeps that when it restarts.
+
+    What was written is read back, and written again where another command's document won.
+    """
+    for _ in range(TRIES):
+        with WRITING:
+            apps = session.apps.all()
+            values = controller_values(apps)
+            drains = change(read_drains(values))
+            session.rest.put(document_with(apps, values_with_drains(values, drains)))
+            if read_drains(controller_values(session.apps.all())) == drains:
+                return
+    raise ClusterError("another command keeps changing this fleet", hint="run the command again")
 
 
 def _wait(session: Session, kind: str, name: str, is_empty: Callable[[FleetReport], bool], timeout_s: float) -> None:

@@ -7,7 +7,6 @@ from rich.console import Console
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.deployment import current_policy, put_fleet
 from longboat.cli.shared.fleet_end import end_fleet
-from longboat.cluster.fleet.deployed import controller_values
 from longboat.cluster.ray.session import Session
 from longboat.spec.files.dump import dump_fleet
 
@@ -31,5 +30,5 @@ def _remove_models(session: Session, applied: Applied) -> None:
         return
     fleet = applied.fleet.model_copy(update={"models": kept})
     left = Applied(fleet=fleet, text=dump_fleet(fleet), planned=applied.planned)
-    policy, told = current_policy(session, fleet, applied.admins), controller_values(session.apps.all())
-    put_fleet(session, left, policy, applied.shapes, session.apps.deployed_models(), told)
+    policy = current_policy(session, fleet, applied.admins)
+    put_fleet(session, left, policy, applied.shapes, session.apps.deployed_models())

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from longboat.cluster.fleet.deployed import controller_values, counts_in_force, document_with, is_ours
+from longboat.cluster.fleet.deployed import ENDING, controller_values, counts_in_force, document_with, is_ours
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX
 from longboat.core.errors import ClusterError
@@ -115,7 +115,7 @@ class ServeApplications:
 def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the controller's application with no model that stays: replicas then wait only briefly for answers."""
     if values := controller_values(apps):
-        document = document_with(apps, {**values, "updates": {}, "rollouts": {}})
+        document = document_with(apps, {**values, "updates": {}, "rollouts": {}, ENDING: True})
         return [app for app in document["applications"] if app["name"] == CONTROLLER_APP]
     app = apps.get(CONTROLLER_APP, {}).get("deployed_app_config")
     return [app] if app else []

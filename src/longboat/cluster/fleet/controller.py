@@ -14,14 +14,14 @@ from typing import Any
 from longboat.cluster.fleet.adapters import wanted_adapters
 from longboat.cluster.fleet.change_turns import ChangeTurns
 from longboat.cluster.fleet.count_loop import CountLoop
-from longboat.cluster.fleet.deployed import without_file
+from longboat.cluster.fleet.deployed import ENDING, without_file
 from longboat.cluster.fleet.rollouts import Rollouts, Step, read_rollouts
 from longboat.cluster.fleet.running_file import RunningFile
 from longboat.cluster.members.fleet_table import FleetTable
 from longboat.cluster.members.node_orders import NodeOrders
 from longboat.cluster.members.relay_book import order_every_s, push_pause_s
 from longboat.cluster.protocol.console_view import ConsoleViews
-from longboat.cluster.protocol.messages import Announcement, FleetReport, NodeOrder, Verdict, policy_digest
+from longboat.cluster.protocol.messages import Announcement, FleetReport, NodeOrder, Verdict, keys_digest, policy_digest
 from longboat.telemetry import logger
 
 __all__ = ("FleetController",)
@@ -62,18 +62,26 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         self._turns = ChangeTurns()
         self._counts = CountLoop(self._fleet.states, self._fleet.is_partial, self._fleet.change)
         self._changed = asyncio.Event()
-        self._nodes: dict[str, asyncio.Future[Any]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
         self._stopping = False
+        self._nodes: dict[str, asyncio.Future[Any]] = {}
         loops = (self._follow_nodes(), self._follow_rollouts(), self._counts.run())
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
     async def reconfigure(self, document: Mapping[str, Any]) -> None:
-        """Take over the desired fleet from Serve, as ``serve_config.controller_document`` writes it."""
+        """Take over the desired fleet from Serve, as ``serve_config.controller_document`` writes it.
+
+        A ``longboat down`` that was cut may have ended the nodes' daemons already: the next ``up`` needs them again.
+        """
         self._document = document
         self._orders.take(document)
         self._fleet.take(document)
         self._rollouts.take(read_rollouts(document), time.monotonic())
         self._counts.take(document)
+        if self._stopping and not document.get(ENDING):
+            self._begin()
 
     async def announce(self, announcement: Announcement) -> Verdict:
         """Take in a supervisor's announcement of its gang."""
@@ -90,6 +98,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         now_s = time.time()
         members, reports = self._fleet.members, self._orders.reports.values()
         members.expire(now_s)
+        keys = self._document.get("policy", {}).get("keys", ())
         return FleetReport(
             fleet=str(self._document.get("fleet", "")),
             document=str(self._document.get("text", "")),
@@ -101,7 +110,8 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             table_version=self._fleet.table(self._counts).version,
             problems=tuple(report.problem for report in reports if report.problem),
             policy_digest=policy_digest(self._orders.policy(len(self._nodes))),
-            num_keys=len(self._document.get("policy", {}).get("keys", ())),
+            num_keys=len(keys),
+            keys_digest=keys_digest(key["key_id"] for key in keys),
             partial=self._fleet.is_partial(),
             counts=self._counts.keeper.book.counts,
             decisions=self._counts.keeper.book.decisions,
@@ -133,6 +143,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         self._stopping = True
         for task in (*self._loops, *self._nodes.values()):
             task.cancel()
+        await asyncio.gather(*self._loops, *self._nodes.values(), return_exceptions=True)
         ended = await asyncio.gather(*(self._end_daemon(node_id) for node_id in self._nodes), return_exceptions=True)
         return sum(1 for answer in ended if answer is True)
 

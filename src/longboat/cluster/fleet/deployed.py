@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from longboat.spec.files.keys_file import KeyBook
 
 __all__ = (
+    "ENDING",
     "SCALED_FROM_OUTSIDE",
     "Applications",
     "bundles_in_force",
@@ -34,6 +35,8 @@ __all__ = (
     "without_file",
 )
 
+ENDING = "ending"
+"""Name among the controller's values: the fleet is being taken down."""
 SCALED_FROM_OUTSIDE = {"external_scaler_enabled": True}
 """Part of a model's application: its number of replicas may be changed without a document (``ServeRest.scale``)."""
 Applications = Mapping[str, Mapping[str, Any]]

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from longboat.cluster.fleet.deployed import Applications, controller_values, counts_in_force, document_with
+from longboat.cluster.counts.by_hand import HOLDS
+from longboat.cluster.fleet.deployed import (
+    Applications,
+    controller_values,
+    counts_in_force,
+    document_with,
+    key_book_in,
+    values_with_keys,
+)
 from longboat.cluster.fleet.rollouts import Step, StepKind
 from longboat.cluster.fleet.serve_config import digests_in
 from longboat.cluster.protocol.names import CONTROLLER_APP, SUPERVISOR_DEPLOYMENT, model_app_name
 
-__all__ = ("document_after", "with_rollouts")
+__all__ = ("document_after", "is_in_force", "values_since", "with_rollouts")
 
 
 def with_rollouts(
     document: dict[str, Any], told: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]], dashboard: str
 ) -> dict[str, Any]:
     """Return ``document`` with what the controller needs to complete updates, even without this process.
+
+    Keys, drains and counts by hand are those that the controller got last.
 
     told: the values that the controller got last; before: model → its application as it runs now
     dashboard: where the controller finds Serve's REST API
@@ -39,7 +50,32 @@ def with_rollouts(
         "taken_back": taken_back,
         "drains": dict(told.get("drains", {})),
     }
+    if holds := {model: hold for model, hold in told.get(HOLDS, {}).items() if model in values["models"]}:
+        values[HOLDS] = holds
+    if book := key_book_in(told):
+        values |= values_with_keys(values, book)
     return document
+
+
+def values_since(values: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the controller's values without the counts by hand and the failed updates that ``seen`` has too."""
+    newer = {}
+    for part in (HOLDS, "taken_back"):
+        before = seen.get(part, {})
+        newer[part] = {model: entry for model, entry in values.get(part, {}).items() if before.get(model) != entry}
+    return {**values, **newer} if values else {}
+
+
+def is_in_force(document: Mapping[str, Any], apps: Applications) -> bool:
+    """Return whether Serve has what ``document`` says, as far as other commands write it too."""
+    there = [config for app in apps.values() if (config := app.get("deployed_app_config"))]
+    return _told_in({"applications": there}) == _told_in(document)
+
+
+def _told_in(document: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    values = controller_values({app["name"]: {"deployed_app_config": app} for app in document["applications"]})
+    parts = {part: values.get(part) for part in ("text", "policy", "drains", HOLDS)}
+    return json.dumps(parts, sort_keys=True), digests_in(document)
 
 
 def document_after(apps: Applications, step: Step) -> dict[str, Any] | None:

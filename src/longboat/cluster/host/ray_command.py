@@ -10,10 +10,16 @@ from typing import Literal
 
 from longboat.core.errors import UserInputError
 
-__all__ = ("LOOPBACK_ENV", "NODE_MARK", "RayOptions", "parse_labels", "ray_argv", "ray_env")
+__all__ = ("CONNECT_ENV", "LOOPBACK_ENV", "NODE_MARK", "RayOptions", "parse_labels", "ray_argv", "ray_env")
 
 NODE_MARK = "LONGBOAT_NODE"
 """Environment mark of everything that runs on behalf of a node; its value is the node's run folder."""
+
+CONNECT_ENV = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",  # hosts bring their own Python; Ray's default: the same patch
+}
+"""Variables of every process that starts a node or connects to a cluster."""
 
 LOOPBACK_ENV = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """A node at 127.0.0.1 keeps that address, as where Ray makes no clusters; else it would take the default route's."""
@@ -120,7 +126,7 @@ def ray_env(options: RayOptions) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": options.token_file,
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **CONNECT_ENV,
         **_QUIET,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(_RECONNECT_S),
         "RAY_worker_niceness": "0",  # workers start the engines, which are not background work

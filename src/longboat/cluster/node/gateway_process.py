@@ -14,7 +14,7 @@ import subprocess
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from longboat.cluster.host.record import born_ticks
 from longboat.cluster.node.door_client import door_path
@@ -36,8 +36,11 @@ ORPHAN_GRACE_S = 60.0
 HANG_S = 10.0
 """A gateway that runs and answers nothing for this long hangs. A busy one answers now and then."""
 
-DETACH = 'exec 3<&0; "$@" <&3 3<&- & '
-"""The shell leaves the gateway behind without a parent: neither this actor's end nor Ray's clean-up takes it along."""
+DETACH = 'exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
+"""The shell leaves the gateway behind without a parent: neither this actor's end nor Ray's clean-up takes it along.
+
+It writes the gateway's pid, and the gateway writes to the shell's standard error.
+"""
 
 
 class GatewayProcess:  # size: one process from its start to its end, and what is sent to it
@@ -87,14 +90,16 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
         Another one beside it would find its port taken, and its record lost.
         """
         pid = record.pid
-        if not pid or born_ticks(pid) != record.born:
+        if pid and born_ticks(pid) != record.born:
             return True
         now_s = time.monotonic()
         self._silent_since_s = self._silent_since_s or now_s
         if now_s - self._silent_since_s < HANG_S:
             return False
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        self._silent_since_s = None
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return True
 
     def _note_pid(self, record: GatewayRecord, state: dict[str, Any]) -> None:
@@ -188,21 +193,14 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
             digest=_digest(order, redis_url),
             port=order.gateway.port,
         )
-        config = self._config(order, record, redis_url)
-        self._record.write(record)  # before it runs: the next daemon must find it
+        config = gateway_stdin(self._config(order, record, redis_url))
         output = self._folder / "gateway.log"
-        with output.open("wb") as log:
-            process = subprocess.Popen(  # noqa: ASYNC220 (a shell that ends at once)
-                ["/bin/sh", "-c", DETACH, "sh", *gateway_command()],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd="/",
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-            assert process.stdin is not None
-            process.stdin.write(gateway_stdin(config))
+        with output.open("wb") as log, _detached(gateway_command(), log) as process:
+            assert process.stdin is not None and process.stdout is not None
+            pid = int(await asyncio.to_thread(process.stdout.readline) or 0)
+            record = replace(record, pid=pid, born=born_ticks(pid))
+            self._record.write(record)  # before it has its settings and runs: the next daemon must find it
+            process.stdin.write(config)
             process.stdin.close()
             await asyncio.to_thread(process.wait, 10.0)
         await self._wait_listening(output)
@@ -279,6 +277,19 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
             model_counts=state.get("model_counts", {}),
             problem=trouble if state else "its control socket does not answer",
         )
+
+
+def _detached(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the shell that leaves a gateway behind and ends at once; its standard output has the gateway's pid."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", DETACH, "sh", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+        cwd="/",
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
 
 
 def _redis_url(settings: GatewaySettings) -> tuple[str | None, LongboatError | None]:

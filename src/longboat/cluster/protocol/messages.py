@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ __all__ = (
     "WarmEnvironment",
     "WeightsOrder",
     "WeightsReport",
+    "keys_digest",
     "policy_digest",
 )
 
@@ -240,6 +241,7 @@ class FleetReport:
     problems: tuple[str, ...] = ()
     policy_digest: str = ""  # of the newest policy
     num_keys: int = 0  # in that policy
+    keys_digest: str = ""  # of the ids of these keys
     updating: Mapping[str, str] = field(default_factory=dict)  # model → digest of its new replicas
     # model → digest of an update that failed and was rolled back, and why
     taken_back: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -253,3 +255,8 @@ class FleetReport:
 def policy_digest(document: bytes) -> str:
     """Return the name of a policy's document."""
     return hashlib.sha256(document).hexdigest()[:16]
+
+
+def keys_digest(key_ids: Iterable[str]) -> str:
+    """Return the name of a set of keys."""
+    return hashlib.sha256("\n".join(sorted(key_ids)).encode()).hexdigest()[:16]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,11 @@ EXPECT_S = 30.0
 INSPECT_S = 60.0
 REPORT_S = 10.0
 _KEY_TRIES = 2
+_THREADS = ThreadPoolExecutor(16, thread_name_prefix="fleet-order")
+"""Threads of changes alone, which end with the controller's process.
+
+A change waits for gateways. The threads of the controller's loop inform them, and Serve allows it five.
+"""
 Report = Callable[[], Awaitable["FleetReport"]]
 
 
@@ -96,7 +102,7 @@ async def carry_out(report: Report, order: Mapping[str, Any], dashboard: str) ->
     try:
         session = ControllerSession(dashboard, report, asyncio.get_running_loop(), float(order["timeout_s"]))
         change = next((change for name, change in _CHANGES.items() if name in order), _changed)
-        return await asyncio.to_thread(partial(change, session, order))
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(change, session, order))
     except LongboatError as error:
         status = 400 if isinstance(error, UserInputError) else 503
         return {"status": status, "error": error.message, "hint": error.hint}

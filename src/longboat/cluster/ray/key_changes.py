@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
 from longboat.cluster.fleet.serve_rest import WRITING
+from longboat.cluster.protocol.messages import keys_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.policy import KeyRecord
 from longboat.file_lock import FileLock
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from longboat.cluster.protocol.messages import FleetReport
 
 __all__ = (
+    "TRIES",
     "KeySession",
     "add_key",
     "change_keys",
     "find_key",
     "fleet_key_book",
     "keep_keys",
+    "keys_locked",
     "keys_path",
     "read_keys",
     "remove_key",
@@ -98,10 +101,10 @@ def fleet_key_book(session: KeySession, fleet: str, *, asks_for_keys: bool = Tru
 
     The file is made equal to them, so that the keys outlive the fleet. A fleet that asks for no keys leaves it alone.
     """
-    path = keys_path(fleet)
     running = key_book_in(controller_values(session.apps.all()))
     if not asks_for_keys:
         return running or KeyBook()
+    path = keys_path(fleet)
     with keys_locked(path):
         in_file = load_keys(path)
         book = running or in_file or KeyBook()
@@ -148,12 +151,13 @@ def _save(path: Path, book: KeyBook) -> None:
 def wait_for_gateways(session: KeySession, book: KeyBook, within_s: float = GATEWAYS_WAIT_S) -> tuple[int, int]:
     """Wait until the gateways know the keys; returns how many do, and how many there are, when the time is over."""
     deadline_s = time.monotonic() + within_s
+    wanted = keys_digest(key.key_id for key in book.keys)
     num_informed = num_all = 0
     while time.monotonic() < deadline_s:
         if (report := session.try_report()) is not None:
             num_all = len(report.gateways)
             known = [g for g in report.gateways if g.policy_digest == report.policy_digest and not g.problem]
-            num_informed = len(known) if report.num_keys == len(book.keys) else 0
+            num_informed = len(known) if report.keys_digest == wanted else 0
             if num_informed == num_all:
                 break
         time.sleep(POLL_S)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.fleet.applications import CONTROLLER_HINT
 from longboat.cluster.host.cluster_token import cluster_token, gcs_refuses, token_mode
+from longboat.cluster.host.ray_command import CONNECT_ENV
 from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
 from longboat.cluster.protocol.node_entry import read_node
 from longboat.cluster.ray.fleet_view import FleetView
@@ -76,7 +77,7 @@ class Session(FleetView):
         require_ray()
         if _require_listener(env["RAY_ADDRESS"]):
             env = {**env, **token_mode(env, Path.home(), gcs_refuses)}
-        os.environ.update({**env, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
+        os.environ.update({**env, **CONNECT_ENV})
         import ray
 
         try:

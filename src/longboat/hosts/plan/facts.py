@@ -43,6 +43,8 @@ class Manifest:
     engines: tuple[str, ...] = ()
     # Digests of the release, the unit and the token that the node was started with; empty while that is open.
     started: tuple[str, ...] = ()
+    # Ray and Python that the node was started with; empty where no run noted them.
+    runtime: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

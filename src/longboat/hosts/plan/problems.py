@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from longboat.core.errors import Problem, UserInputError
 from longboat.hosts.plan.address import address_of, why_no_address
 from longboat.hosts.plan.facts import HostFacts
-from longboat.hosts.plan.layout import layout_of, wants_sudo
+from longboat.hosts.plan.layout import UNIT, layout_of, wants_sudo
 from longboat.hosts.plan.wanted import Wanted
 from longboat.spec.files.hosts_file import HostSection, HostsFile, nested_folders
 
@@ -48,6 +48,7 @@ def host_problems(file: HostsFile, host: HostSection, facts: HostFacts, wanted: 
     yield from _disk(file, facts, wanted)
     yield from _ports(file, host, facts, wanted)
     yield from _leftovers(file, host, facts)
+    yield from _runtime(file, host, facts, wanted)
     if abs(facts.clock_ahead_s) > wanted.max_clock_s:
         side = "ahead of" if facts.clock_ahead_s > 0 else "behind"
         what = (
@@ -94,6 +95,16 @@ def _python(facts: HostFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
         have = ", ".join(sorted(facts.pythons)) or "none"
         hint = f"install python{wanted.python} there, or make the bundle with --with-python"
         yield f"Python {wanted.python} is not there (it has: {have}), and the bundle does not bring it", hint
+
+
+def _runtime(file: HostsFile, host: HostSection, facts: HostFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
+    """Refuse restarts one by one where each restarted node would not fit the ones that still run."""
+    has = facts.manifest.runtime if facts.manifest else ""
+    if len(file.hosts) == 1 or not facts.is_running or not has or wanted.runtime in ("", has):
+        return
+    stop = "sudo systemctl stop" if layout_of(file, host, facts).is_system else "systemctl --user stop"
+    what = f"its node runs with {has}, and the release has {wanted.runtime}: such nodes form no cluster with each other"
+    yield what, f"stop the nodes of all hosts, which ends answers under way ({stop} {UNIT}), and run the command again"
 
 
 def _disk(file: HostsFile, facts: HostFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:

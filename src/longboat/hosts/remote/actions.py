@@ -134,7 +134,7 @@ async def _service(host: RemoteHost, action: str) -> None:
     is_system = host.plan.layout.is_system
     more = {"ACTION": action, "LIMIT_S": str(START_S)}
     await host.script("service", sudo=is_system, limit_s=START_S + 30.0, **more)
-    await host.remember(replace(host.manifest, started=host.plan.started))
+    await host.remember(replace(host.manifest, started=host.plan.started, runtime=host.source.runtime))
 
 
 async def _tidy(host: RemoteHost, _step: Step) -> None:

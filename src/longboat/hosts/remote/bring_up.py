@@ -112,6 +112,7 @@ def _wanted(file: HostsFile, source: Source, fleet: str, token: str) -> Wanted:
         release=source.digest,
         version=source.version,
         python=source.python,
+        runtime=source.runtime,
         machine=platform.machine(),
         is_bundle=source.bundle is not None,
         brings_python=source.brings_python,
@@ -169,6 +170,7 @@ async def _work(works: Sequence[HostWork], raised: Raised) -> None:
     head = next(work for work in works if work.host.plan.host.role == "head")
     workers = [work for work in works if work is not head]
     await _each(works, lambda work: work.install(), raised)
+    num_uninstalled = len(raised.failures)
     if head.host.plan.has(Kind.START):
         await _each(_sound([head], raised), lambda work: work.live(), raised)
     if not _sound([head], raised):
@@ -176,7 +178,7 @@ async def _work(works: Sequence[HostWork], raised: Raised) -> None:
     await _each(
         [work for work in _sound(workers, raised) if work.host.plan.has(Kind.START)], lambda work: work.live(), raised
     )
-    waiting = await _roll(head, workers, raised)
+    waiting = await _roll(head, workers, raised, num_uninstalled)
     # The fleet is for the whole cluster: it waits for the next run where a host is missing.
     last = works if not raised.failures else workers
     await _each([work for work in _sound(last, raised) if work not in waiting], lambda work: work.finish(), raised)
@@ -184,16 +186,17 @@ async def _work(works: Sequence[HostWork], raised: Raised) -> None:
         work.tell(work.name, "waits for the next run" if work in waiting else "done")
 
 
-async def _roll(head: HostWork, workers: Sequence[HostWork], raised: Raised) -> list[HostWork]:
-    """Restart nodes one by one, the head last. Return those that wait for the next run, because a restart failed.
+async def _roll(head: HostWork, workers: Sequence[HostWork], raised: Raised, num_uninstalled: int) -> list[HostWork]:
+    """Restart nodes one by one, the head last. Return those that wait for the next run, because a node did not come up.
 
     They still run the release that they had, which must stay on them.
+    num_uninstalled: hosts that failed before a node with the release was to start; they hold no other back
     """
-    num_before, waiting = len(raised.failures), list[HostWork]()
+    waiting = list[HostWork]()
     for work in _sound([*workers, head], raised):
         if not work.host.plan.has(Kind.RESTART):
             continue
-        if len(raised.failures) > num_before:
+        if len(raised.failures) > num_uninstalled:
             waiting.append(work)
             continue
         await _each([work], lambda one: one.live() if one is head else restart_worker(head, one), raised)

@@ -22,6 +22,7 @@ __all__ = ("LOCK", "Source", "lock_of", "read_source", "uv_program")
 
 LOCK = "longboat.lock"
 WHEEL = re.compile(r"longboat-([0-9][^-]*)-.*\.whl")
+LOCKED_RAY = re.compile(r"^ray==(\S+)", re.MULTILINE)
 PIECE_BYTES = 1 << 20
 
 
@@ -40,6 +41,12 @@ class Source:
     bundle: Path | None = None
     # Package index that hosts use; empty: their own.
     index_url: str = ""
+
+    @property
+    def runtime(self) -> str:
+        """Return the versions that all nodes of a cluster must share, for people; empty where the lock has no Ray."""
+        found = LOCKED_RAY.search(self.lock)
+        return f"Ray {found[1]} and Python {self.python}" if found else ""
 
     @property
     def brings_python(self) -> bool:

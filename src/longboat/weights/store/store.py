@@ -2,7 +2,7 @@
 
 weights/partial/KEY   models that are being fetched, or whose fetch was cut
 weights/models/KEY    whole models; a rename moves a model here, and engines read only here
-weights/locks/KEY.*   who fetches a model (fetch), and who uses it (use)
+weights/locks/KEY.*   who fetches a model (fetch), and who uses it (use); all.look, room.room: of the whole store
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FOLDER: Final = "weights"
 WASTE: Final = "waste"
 PIN_S: Final = 1.0
+"""A process that lists the store takes a model's locks for a moment; others wait for that at most this long."""
 ROOM_S: Final = 300.0
 """Another process that makes room for a model deletes files, for longer on a slow disk."""
 FRESH_S: Final = 10.0
@@ -82,7 +83,6 @@ class Store:  # size: one method for each thing that is done with a model
 
     def pin(self, key: str) -> FileLock | None:
         """Keep a whole model from being evicted while the lock is kept; None where it is being evicted."""
-        # A process that lists the store takes the lock for a moment.
         lock = FileLock.awaited(self._lock(key, "use"), PIN_S, shared=True)
         if lock is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -167,7 +167,7 @@ class Store:  # size: one method for each thing that is done with a model
             raise UserInputError(f"the store has no weights {key!r}", hint="longboat weights list shows their names")
         with contextlib.ExitStack() as stack:
             for kind in ("use", "fetch"):
-                lock = FileLock.taken(self._lock(key, kind))
+                lock = FileLock.awaited(self._lock(key, kind), PIN_S)
                 if lock is None:
                     raise ClusterError(f"the weights {key} are in use", hint="stop the replicas that use them first")
                 stack.enter_context(lock)
@@ -193,14 +193,19 @@ class Store:  # size: one method for each thing that is done with a model
         )
 
     def _is_used(self, key: str) -> bool:
-        for kind in ("use", "fetch"):
-            path = self._lock(key, kind)
-            if not path.exists():
-                continue
-            lock = FileLock.taken(path)
-            if lock is None:
-                return True
-            lock.release()
+        """Return whether a process uses or fetches a model. Processes that look at once wait for each other.
+
+        A look takes the model's locks for a moment, which another look would mistake for a use.
+        """
+        with FileLock.awaited(self._lock("all", "look"), PIN_S) or contextlib.nullcontext():
+            for kind in ("use", "fetch"):
+                path = self._lock(key, kind)
+                if not path.exists():
+                    continue
+                lock = FileLock.taken(path)
+                if lock is None:
+                    return True
+                lock.release()
         return False
 
     def _drop_older(self, manifest: Manifest) -> None:
@@ -212,7 +217,7 @@ class Store:  # size: one method for each thing that is done with a model
 
     def _reopen(self, key: str) -> None:
         """Move a whole model whose files were changed back among the unfinished ones, and forget its wrong pieces."""
-        lock = FileLock.taken(self._lock(key, "use"))
+        lock = FileLock.awaited(self._lock(key, "use"), PIN_S)
         if lock is None:
             raise ClusterError(
                 f"files of {self._models(key)} were changed while a replica uses them",

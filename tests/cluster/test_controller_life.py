@@ -1,0 +1,59 @@
+"""The controller's loops: they end with the fleet, and begin again where the fleet comes up again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from longboat.cluster.fleet import controller
+from longboat.cluster.fleet.controller import FleetController
+from longboat.cluster.fleet.deployed import ENDING
+from longboat.cluster.fleet.serve_config import controller_document
+from longboat.cluster.protocol.messages import GatewayReport, NodeOrder, NodeReport
+from longboat.spec.files.dump import dump_fleet
+from longboat.spec.files.load import load_fleet
+
+FLEET = load_fleet("models: [{source: 'builtin:tiny'}]", "x")
+
+
+class Daemon:
+    """A node's daemon that notes its orders."""
+
+    def __init__(self) -> None:
+        self.ordered = asyncio.Event()
+        self.order = SimpleNamespace(remote=self._order)
+        self.wakes = SimpleNamespace(remote=asyncio.Event().wait)
+
+    async def _order(self, order: NodeOrder) -> NodeReport:
+        self.ordered.set()
+        gateway = GatewayReport(node_id="n", address="", hostname="", url="", pid=None, table_version=0)
+        return NodeReport(gateway=gateway)
+
+
+async def nothing(*_: object) -> Any:
+    return True
+
+
+async def test_a_fleet_that_comes_up_after_a_down_that_was_cut_orders_its_nodes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def alive() -> Mapping[str, Any]:
+        return {"n": {}}
+
+    monkeypatch.setattr(controller, "_alive_nodes", alive)
+    daemon, document = Daemon(), controller_document(FLEET, dump_fleet(FLEET))
+    made: Any = FleetController.__new__(FleetController)
+    await made.__init__(lambda _: daemon, nothing, nothing)
+    await made.reconfigure(document)
+    await asyncio.wait_for(daemon.ordered.wait(), 20)
+    assert await made.end_nodes() == 1
+    daemon.ordered.clear()
+    await made.reconfigure({**document, ENDING: True})  # Serve may pass this on late
+    assert all(loop.done() for loop in made._loops)
+    await made.reconfigure(document)
+    await asyncio.wait_for(daemon.ordered.wait(), 20)
+    await made.end_nodes()
