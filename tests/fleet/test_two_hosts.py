@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +23,16 @@ pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.net, pytest.mark.
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 CUT_S = 20.0
 """Ray gives a node up after 6 s, and Serve starts a controller elsewhere a few seconds later."""
+LOSSY = {"LONGBOAT_VLLM_PREFIXES": "drop=20"}
+"""Engines of the second host lose every 20th batch of KV events."""
+KNOWN_DEADLINE_S = 60.0
+"""The index is to be right within 10 s; a busy machine takes longer for much else."""
 PROMPTS = ("What is Longboat?", "Many rowers", "Count to twenty:", "こんにちは")
 
 
-def model(name: str, more: str, source: str = "builtin:tiny", cpus: float = 1) -> str:
-    engine = f"engine: {{environment: {Path(PYTHON).parent.parent}}}"
+def model(name: str, more: str, source: str = "builtin:tiny", cpus: float = 1, args: str = "") -> str:
+    environment = Path(PYTHON).parent.parent
+    engine = f"engine: {{environment: {environment}, args: [{args}]}}"
     resources = f"resources: {{cpus: {cpus}}}"
     return f"  - {{name: {name}, source: '{source}', {engine}, context: 1024, {resources}, {more}}}\n"
 
@@ -37,6 +44,8 @@ FAR = model("far", "placement: {labels: {host: b}}")
 EXPERTS = model("experts", "placement: {labels: {host: a}}", "builtin:tiny-moe", 0.5)
 DATA = model("data", "split: {data: 2}, placement: {nodes: 2}", "builtin:tiny-moe", 0.5)
 WIDE = model("wide", "split: {tensor: 2}, placement: {nodes: 2}", "builtin:tiny-moe", 0.5)
+TWINS = model("twins", "replicas: 2", cpus=3, args="--block-size, '32', --num-gpu-blocks-override, '400'")
+"""One replica on each host."""
 
 
 @dataclass
@@ -74,7 +83,8 @@ def two() -> Iterator[TwoHosts]:
         token = lab.folder / "token"
         common = ("--num-cpus", "4", "--token-file", str(token))
         first.run([*COMMAND, "node", "start", "--head", "--label", "host=a", *common], timeout=240)
-        second.run([*COMMAND, "node", "start", "--join", first.address, "--label", "host=b", *common], timeout=240)
+        join = [*COMMAND, "node", "start", "--join", first.address, "--label", "host=b", *common]
+        second.run(join, timeout=240, env=LOSSY)
         yield TwoHosts(lab, *(fleet_at(lab, host) for host in lab.hosts))
 
 
@@ -219,6 +229,81 @@ def test_a_cut_link_stops_the_split_gang_and_spares_whole_ones(two: TwoHosts) ->
     left = only(two, "far")["replica"]
     if left != far["replica"]:
         assert not two.gang_processes("far", far["replica"]), "an old generation lives beside the new one"
+
+
+class Knowledge:
+    """What one host's gateway knows of prompts that only the other one sent: it learns that from engines alone."""
+
+    def __init__(self, two: TwoHosts) -> None:
+        self._two = two
+        self._taught: list[int] = []  # numbers of prompts that the near gateway sent and the far one did not
+        self._count = 0
+
+    def teach(self, count: int) -> None:
+        """Send new prompts through the near gateway."""
+        for number in range(self._count, self._count + count):
+            _chosen(self._two.fleet, number)
+        self._taught += range(self._count, self._count + count)
+        self._count += count
+
+    def is_right(self) -> bool:
+        """Send one of these prompts through the far gateway, and return whether it expected what the engine found."""
+        choice = _chosen(self._two.far, self._taught.pop())
+        expected, found = choice["expected"], choice["happened"]
+        tokens = expected["cached_tokens"] * found["prompt_tokens"] / expected["prompt_tokens"]
+        right = found["cached_tokens"] > 0 and abs(tokens - found["cached_tokens"]) <= 0.1 * found["prompt_tokens"]
+        if not right:
+            time.sleep(0.5)  # there are not many such prompts
+        return right
+
+    def learned(self, after: str) -> None:
+        """Wait until the far gateway is right, and see that it stays so."""
+        took_s = wait_until(f"the index is right after {after}", self.is_right, KNOWN_DEADLINE_S)
+        print(f"after {after}: right in {took_s:.1f} s")
+        assert all(self.is_right() for _ in range(4)), after
+
+
+def _chosen(fleet: FleetLab, number: int) -> dict[str, Any]:
+    """Ask for a completion of a prompt with this number, and return how its replica was chosen."""
+    draw = random.Random(number)
+    prompt = " ".join(f"w{draw.randrange(1000)}" for _ in range(90))
+    body = json.dumps({"model": "twins", "prompt": prompt, "max_tokens": 2}).encode()
+    url = f"http://127.0.0.1:{fleet.local_port}"
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        request_id = answer.headers["x-request-id"]
+    with urllib.request.urlopen(f"{url}/admin/v1/requests/{request_id}", timeout=10) as answer:
+        choice: dict[str, Any] = json.load(answer)["routing"]["choice"]
+    return choice
+
+
+def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoHosts) -> None:
+    two.up(TWINS)
+    assert {only_rank(replica)["address"] for replica in two.fleet.replicas("twins")} == {h.address for h in two.hosts}
+    known = Knowledge(two)
+    known.teach(40)
+    known.learned("the start")
+    (gateway,) = (row for row in two.fleet.status()["gateways"] if row["address"] == two.hosts[1].address)
+    two.hosts[1].run(["kill", "-KILL", str(gateway["pid"])])
+    wait_until("the gateway answers again", lambda: two.far.answers("twins"), 60)
+    known.learned("the gateway's restart")
+    (lossy,) = (r for r in two.fleet.replicas("twins") if only_rank(r)["address"] == two.hosts[1].address)
+    kill(two, only_rank(lossy), only_rank(lossy)["pid"])
+    wait_until("both serve again", lambda: _are_two(two, lossy["replica"]), 180)
+    known.teach(20)
+    known.learned("the engine's restart")
+    known.teach(60)  # half of them to the engine that loses events
+    known.learned("lost events")
+
+
+def only_rank(replica: dict[str, Any]) -> dict[str, Any]:
+    (rank,) = replica["ranks"]
+    return dict(rank)
+
+
+def _are_two(two: TwoHosts, gone: str) -> bool:
+    names = [r["replica"] for r in two.fleet.replicas("twins")]
+    return len(names) == 2 and gone not in names
 
 
 def test_down_and_stop_leave_nothing_on_either_host(two: TwoHosts) -> None:

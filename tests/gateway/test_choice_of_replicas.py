@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -10,6 +11,12 @@ from gateway_lab import push_policy, table
 
 from longboat.core.policy import Policy, RoutingRules
 from longboat.gateway.process.server import Gateway
+from longboat.gateway.records.routed import Routed, explained
+from longboat.routing.policies.contract import Choice
+from longboat.routing.policies.cost import Cost
+from longboat.routing.prefixes.index import DictIndex
+from longboat.routing.prefixes.prompt import Prompt
+from longboat.routing.router import Router
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "word " * 200}], "max_tokens": 4}
 
@@ -84,6 +91,17 @@ async def test_a_timeline_explains_the_choice(pair: list[Engine], make_gateway: 
     assert [row["chosen"] for row in choice["candidates"]] == [True, False]
     assert choice["happened"]["ttft_ms"] > 0
     assert choice["happened"]["prompt_tokens"] == found["prompt_tokens"]
+
+
+def test_of_many_candidates_those_that_cost_least_are_shown() -> None:
+    router = Router(Cost(), DictIndex())
+    prompt = Prompt("r", 100)
+    waits = random.Random(1).sample(range(40), 40)
+    choice = Choice(waits.index(0), "", terms=[(float(wait), 1.0, 2.0, 0.0) for wait in waits])
+    rows = explained(
+        Routed(choice, [f"r{at}" for at in range(40)], router, prompt), waited_s=None, prompt_tokens=1, cached_tokens=0
+    )["candidates"]
+    assert [row["wait_s"] for row in rows] == list(range(16))
 
 
 async def test_routes_show_each_replica(pair: list[Engine], make_gateway: Any, connect: Any) -> None:

@@ -230,6 +230,20 @@ def test_a_prefix_is_waited_for_a_while_before_another_replica_computes_it_too(b
     assert (fleet.choose(prompt("b", "abcde"), now_s=10.0)[0] == home) is stays
 
 
+@pytest.mark.parametrize("evicted", [False, True])
+def test_copies_cost_nothing_more_where_caches_are_too_small_for_what_repeats(evicted: bool) -> None:
+    fleet = Fleet(Cost(SEED), 2)
+    for number in range(800):
+        key = f"p{number}"
+        repeated = prompt(key, chr(0x300 + number % 200) * 8)
+        place = fleet.serve(repeated, now_s=float(number), prefill_s=0.41 if evicted or number < 200 else 0.01)
+        if evicted:
+            fleet.router.index.remove(fleet.router.load_of(place).slot, repeated.blocks)
+    home = fleet.serve(prompt("a", "abcd"), now_s=1000.0)
+    fleet.router.sent(prompt("busy", "", tokens=5_000), home, cached_tokens=0, now_s=1010.0)
+    assert (fleet.choose(prompt("b", "abcde"), now_s=1010.0)[0] == home) is not evicted
+
+
 def test_a_pace_does_not_come_of_the_first_prefill_and_is_forgotten_without_new_ones() -> None:
     queue = PrefillQueue()
     queue.learn(8.0, 1.0, 0.0)  # kernels are compiled, caches are cold

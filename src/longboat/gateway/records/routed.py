@@ -94,12 +94,13 @@ def explained(
 def _candidates(routed: Routed) -> list[dict[str, Any]]:
     """Return one row for each replica that was compared; of many, those that cost least."""
     rows = [dict(zip(routed.terms, row, strict=False)) for row in routed.choice.terms]
-    named = [
+    named: list[dict[str, Any]] = [
         {"replica": _replica_of(key), "chosen": at == routed.choice.at, **row}
         for at, (key, row) in enumerate(zip(routed.keys, rows or [{} for _ in routed.keys], strict=False))
     ]
-    last = routed.terms[-1] if routed.terms else ""
-    named.sort(key=lambda row: (not row["chosen"], row.get(last, 0.0)))
+    # Seconds add up; of other terms, the last one says how busy a replica is.
+    counted = routed.terms if all(name.endswith("_s") for name in routed.terms) else routed.terms[-1:]
+    named.sort(key=lambda row: (not row["chosen"], sum(row.get(name, 0.0) for name in counted)))
     return named[:_MAX_ROWS]
 
 

@@ -11,6 +11,7 @@ from zlib import crc32
 from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.policies.prefill_queue import PrefillQueue
 from longboat.routing.policies.prefill_time import CHUNK_TOKENS, PrefillSeed, PrefillTime, Work
+from longboat.routing.prefixes.lost_reuse import LostReuse
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
 
 __all__ = ("Cheapest", "Cost", "TermRows")
@@ -20,7 +21,8 @@ NEAR_MOST_S: Final = 0.01  # but by at most this: three percent of a long prefil
 NEAR_S: Final = 0.002  # and so do those that differ by at most this
 MANY: Final = 2  # of equal replicas, one with this many times the requests of another is left alone
 STREAM_WEIGHT: Final = 0.01  # seconds of TTFT that a second's pause of one running stream is worth
-COPY_WEIGHT: Final = 1.75  # and one that a second's computation of what another replica holds is worth
+COPY_WEIGHT: Final = 1.75  # and one that a second's computation of what another replica holds is worth, at most
+COPY_LOST: Final = 0.01  # part of what prompts repeat that was evicted before, at which copies cost nothing more
 CACHE_MEMORY_S: Final = 120.0  # time over which the tokens that a replica has to store are compared with others'
 POPULAR_S: Final = 60.0  # time over which requests with a common prefix are counted
 MAX_POPULAR: Final = 20_000  # prefixes that are counted
@@ -97,6 +99,7 @@ class Cost(RoutingPolicy):
         self._stored = 0.0  # tokens that all replicas had to store, those of late weighing more
         self._unit = 1.0  # weight of a token that is stored now
         self._unit_at_s = 0.0
+        self._lost_reuse = LostReuse()
         self._uncached = 1.0  # part of the prompts' tokens that is computed, as it was of late
 
     def choose(
@@ -116,7 +119,7 @@ class Cost(RoutingPolicy):
         for replica in replicas:
             deepest = max(deepest, depths[replica.slot])
         uses = self._count(prompt, deepest, now_s) / len(replicas) if deepest else 0.0
-        copy_s = COPY_WEIGHT * token_s
+        copy_s = self._copy_weight(prompt, deepest) * token_s
         least = float(num_tokens - _cached(prompt, deepest))
         depth = 0
         uncached, context = float(num_tokens), 0.5 * num_tokens * num_tokens
@@ -156,6 +159,11 @@ class Cost(RoutingPolicy):
             best, num_tokens, cached_tokens=_cached(prompt, depth), depth=depth,
             wait_s=waits[best], ttft_s=waits[best] + prefills[best], terms=TermRows(waits, prefills, costs, extra_s),
         )  # fmt: skip
+
+    def _copy_weight(self, prompt: Prompt, deepest: int) -> float:
+        """Count a prompt, and return what copies cost: nothing more where caches are too small for all that repeats."""
+        self._lost_reuse.note(prompt.blocks, deepest)
+        return COPY_WEIGHT * max(0.0, 1.0 - self._lost_reuse.part / COPY_LOST)
 
     def _invest(
         self, prompt: Prompt, replicas: list[ReplicaLoad], costs: list[float], waits: list[float],
