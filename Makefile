@@ -161,6 +161,10 @@ chaos: STREAMS ?= 500
 chaos: FAULTS ?= 60
 chaos: ENGINE ?= fake
 
+.PHONY: kills
+kills: venv  ## kill every part of a node and every pair of parts under load; prints how long each took to mend
+	@LONGBOAT_TEST_ALL_KILLS=1 $(VENV)/bin/pytest -s -m ray -k lost_parts --randomly-dont-reorganize tests/fleet/test_kept_node.py
+
 .PHONY: fuzz
 fuzz: venv  ## throw bytes at the gateway for SECONDS (3600); READER=body: at its readers; needs atheris in .venv
 	@mkdir -p build/fuzz/$(READER)

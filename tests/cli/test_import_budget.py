@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,17 @@ def test_help_loads_nothing_heavy(words: str) -> None:
 
 def test_overview_of_the_commands_loads_none_of_them() -> None:
     assert not set(cost_of_longboat("--help")["loaded"]) & {"pydantic", "httpx", "yaml"}
+
+
+@pytest.mark.parametrize("line", ["longboat st", "longboat logs ", "longboat usage --da"])
+def test_completion_loads_nothing_that_checks_values(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = {"_LONGBOAT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    for name, value in {**typed, "LONGBOAT_RUN": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    what = "sys.argv[0] = 'longboat'; from longboat.cli.app import main; main()"
+    assert not set(cost_of(what)["loaded"]) & (HEAVY | {"pydantic", "httpx", "yaml"})
 
 
 def test_help_answers_in_half_a_second_of_cpu() -> None:

@@ -14,7 +14,9 @@ from cli.cli_builders import gateway, report
 from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
 from longboat.cli.look import status
+from longboat.cluster.fleet.running_file import RunningFile
 from longboat.cluster.protocol.messages import FleetReport
+from longboat.cluster.protocol.shown import shown_fleet
 from longboat.core.errors import ClusterError
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
@@ -32,6 +34,25 @@ def test_variables_of_engines_are_not_shown() -> None:
     assert document["planned"] == {"models": {}, "forced": ["too large"]}
 
 
+def test_what_the_controller_read_of_the_file_is_shown_as_if_it_was_read_here() -> None:
+    fleet = load_fleet(GUARDED, "x")
+    seen = report(document=dump_fleet(fleet), gateways=(gateway("n1"), gateway("n2")))
+    told = status._document(FakeSession({}), dataclasses.replace(seen, document="", shown=shown_fleet(fleet)))
+    assert told == status._document(FakeSession({}), seen)
+    assert told["wanted"] == {"tiny": 3}
+    assert told["access"]["tenants"][0]["requests_per_minute"] == 60
+
+
+async def test_the_controller_shows_nothing_of_a_file_that_it_cannot_read() -> None:
+    running = RunningFile()
+    assert await running.shown("models: 7") is None
+    assert (await running.shown(dump_fleet(load_fleet(GUARDED, "x")))) == shown_fleet(load_fleet(GUARDED, "x"))
+
+
+GUARDED = """
+models: [{source: "builtin:tiny", engine: fake, replicas: 3}]
+gateway: {auth: keys, tenants: [{name: a, requests_per_minute: 60}]}
+"""
 EXTERNAL = """
 models:
   - {source: "builtin:tiny", engine: fake}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
+import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -14,10 +17,16 @@ from typer.models import CommandInfo, TyperInfo
 __all__ = ("DeferredCommands", "defer", "hastened")
 
 Info = CommandInfo | TyperInfo
+JSON = "as_json"
+STREAMED = frozenset({"chat", "demo", "logs", "run", "schema", "share"})
+"""Commands that print until they are interrupted, or whose output is a document in any case."""
 
 
 def defer(app: typer.Typer) -> None:
-    """Let ``app``, and the apps in it, make each command when it is used. The class of each is a ``CommandList``."""
+    """Let ``app``, and the apps in it, make each command when it is used. The class of each is a ``CommandList``.
+
+    The outermost has a callback: Typer takes it for a group by that.
+    """
     for info in app.registered_groups:
         assert info.typer_instance is not None
         defer(info.typer_instance)
@@ -66,12 +75,43 @@ def _made(info: Info) -> Any:
     if isinstance(info, TyperInfo):
         return get_group_from_info(info, pretty_exceptions_short=True, suggest_commands=True, rich_markup_mode=None)
     info.cls = _QuickCommand
-    return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+    command: Any = get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+    if not any("--json" in param.opts for param in command.params) and _name(info) not in STREAMED:
+        command.collects = True
+        command.params.append(_json_option())
+    return command
 
 
 class _QuickCommand(TyperCommand):
+    # Whether it has no document of its own, so that --json collects its lines.
+    collects = False
+
     def get_params(self, ctx: Any) -> list[Any]:
         return hastened(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; one without a document of its own prints its lines as one."""
+        if not self.collects or not ctx.params.pop(JSON):
+            return super().invoke(ctx)
+        left: BaseException | None = None
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            try:
+                super().invoke(ctx)
+            except (typer.Exit, SystemExit) as end:
+                left = end
+        print(json.dumps({"output": said.getvalue().splitlines()}, indent=2), flush=True)
+        if left is not None:
+            raise left
+
+
+def _given(as_json: Annotated[bool, typer.Option("--json", help="Print its lines as JSON.")] = False) -> None:
+    """Hold the option."""
+
+
+def _json_option() -> Any:
+    info = CommandInfo(callback=_given)
+    (option,) = get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None).params
+    return option
 
 
 def hastened(params: list[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from longboat.clock import WALL
 from longboat.cluster.gang.drain_tracker import LeaveRules, Leaving, Stay
 from longboat.cluster.members.drains import Drains, read_drains
 from longboat.cluster.members.membership import Membership, RelayView
-from longboat.cluster.members.relay_book import RelayBook, announce_every_s
+from longboat.cluster.members.relay_book import QUIET_EVERY_S, RelayBook, announce_every_s
 from longboat.cluster.members.startup_grace import HoldOff
 from longboat.cluster.protocol.messages import Announcement, NodeReport, Verdict
 from longboat.cluster.protocol.planner_figures import with_predictions
@@ -137,9 +137,9 @@ class FleetTable:
         return [s for s in self.states() if s.model == state.model and s.replica != state.replica]
 
     def _again_s(self, announcement: Announcement) -> float:
-        """Return when a supervisor is to announce again: soon, unless a relay watches its gang."""
+        """Return when a supervisor is to announce again: soon, unless heartbeats watch its gang."""
         state = announcement.state
         if state.phase is not Phase.READY or not announcement.beats or not state.ranks:
             return 1.0
         is_relayed = state.ranks[0].node_id in self._relay_view.by_node
-        return announce_every_s(len(self.members)) if is_relayed else 1.0
+        return announce_every_s(len(self.members)) if is_relayed else QUIET_EVERY_S
