@@ -67,6 +67,21 @@ def test_variables_are_those_of_node_start() -> None:
     assert {name: given[name] for name in fixed if name not in own} == {n: v for n, v in fixed.items() if n not in own}
 
 
+def test_chart_gives_ray_the_variables_of_node_start() -> None:
+    """Without Helm; test_helm.py reads what it renders."""
+    ports = {"metrics": 1, "dashboard_agent": 2}
+    options = RayOptions(
+        role="head", address="a", gcs_address="a:1", run="r", temp_dir="t", token_file="f", ports=ports
+    )
+    templates = "".join(path.read_text() for path in (ROOT / "deploy/helm/longboat/templates").iterdir())
+    given = dict(re.findall(r'name: (\w+), value: "?([^"}]+)"?}', templates))
+    of_kuberay = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
+    own = {"LONGBOAT_RUN", "LONGBOAT_NODE", "RAY_gcs_storage_path"}
+    wanted = {name: value for name, value in ray_env(options).items() if name not in of_kuberay | own}
+    assert {name: given.get(name) for name in wanted} == wanted
+    assert own <= set(given)
+
+
 def test_chart_and_package_have_one_version() -> None:
     chart = yaml.safe_load((ROOT / "deploy" / "helm" / "longboat" / "Chart.yaml").read_text())
     values = yaml.safe_load((ROOT / "deploy" / "helm" / "longboat" / "values.yaml").read_text())
