@@ -40,6 +40,7 @@ TARGETS = {
     "lock": "it asks package indexes for newer versions",
     "what-fits": "tests/docs/test_what_fits.py",
     "check-deploy": "tests/deploy",
+    "check-image": "it runs tests itself, where root, buildah and podman are at hand",
     "check-alerts": "it needs Prometheus' promtool",
     "check-watch": "it needs Prometheus, and eight minutes",
     "bench-control": "it measures",

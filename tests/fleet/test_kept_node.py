@@ -1,7 +1,7 @@
 """A node whose parts are killed under load, alone and in pairs: it is adopted, or says what it was and is resumed.
 
-LONGBOAT_TEST_ALL_KILLS=1 (make kills) tries every part and every pair, which takes a quarter of an hour, and prints how
-long the node took to be whole again. The model is split there, so that it has an agent beside its supervisor.
+LONGBOAT_TEST_ALL_KILLS=1 (make kills) tries every part and every pair, which takes many minutes, and prints how long
+the node took to be whole again. The model is split there, so that it has an agent beside its supervisor.
 """
 
 from __future__ import annotations

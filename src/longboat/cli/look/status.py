@@ -53,8 +53,9 @@ def wanted_replicas(report: FleetReport) -> dict[str, int]:
 
 
 def _shown(report: FleetReport) -> ShownFleet:
-    if report.shown is not None:
-        return report.shown
+    shown: ShownFleet | None = getattr(report, "shown", None)  # an older controller's report lacks it
+    if shown is not None:
+        return shown
     from longboat.spec.files.load import load_fleet
 
     return shown_fleet(load_fleet(report.document, "the running fleet"))
