@@ -92,6 +92,12 @@ def test_room_for_adapters_is_taken_from_the_cache() -> None:
     assert lora["cache_bytes"] < plain["cache_bytes"]
 
 
+def test_ram_behind_the_cache_is_said_in_tokens() -> None:
+    document = planned("vllm serve Qwen/Qwen3-8B --max-model-len 8192 --kv-offloading-size 9", "1xRTX4090")
+    (note,) = [note for note in document["notes"] if "kv-offloading-size" in note]
+    assert f"keeps {9 * 1024**3 // document['kv_bytes_per_token']} tokens in RAM" in note
+
+
 def test_the_cost_of_a_running_command() -> None:
     words = ("cost", "vllm serve Qwen/Qwen3-32B -tp 2", "--on", "2xH100", "--offline", "--json")
     result = CliRunner().invoke(app, list(words))

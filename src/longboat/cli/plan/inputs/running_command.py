@@ -18,6 +18,8 @@ from longboat.planner.search.search import SearchResult
 __all__ = ("RunningRequest", "as_run", "is_command", "request_notes", "request_of")
 
 STORED = "stored"
+IN_HOST = "--kv-offloading-size"
+GIB = 1024**3
 NUMBERS = ("tensor", "pipeline", "data", "context")
 
 
@@ -27,6 +29,7 @@ class RunningRequest(PlanRequest):
 
     given: EngineMemory  # settings of the command
     program: str  # as messages name it
+    host_gib: int = 0  # of RAM that keep what leaves the cache (vLLM's kv-offloading-size), for all ranks of a stage
 
     @property
     def settings(self) -> EngineMemory:
@@ -72,7 +75,8 @@ def request_of(command: str, request: PlanRequest) -> tuple[str, RunningRequest]
     }
     if reader.engine != "llamacpp":
         changed |= {name: changed[name] or 1 for name in ("tensor", "pipeline", "data")}
-    return model, RunningRequest(**changed, given=given, program=program)
+    host_gib = _whole(reader, IN_HOST, args) if reader.engine == "vllm" else 0
+    return model, RunningRequest(**changed, given=given, program=program, host_gib=host_gib)
 
 
 def as_run(planner: Planner, request: PlanRequest, shape: ModelShape) -> Planner:
@@ -95,8 +99,11 @@ def request_notes(request: PlanRequest, found: SearchResult) -> Iterator[str]:
     if (asked.batched_tokens, asked.memory_ratio) != (started.batched_tokens, started.memory_ratio):
         needed = " ".join(memory_settings(group))
         yield f"{request.program} does not start as it is given: the plan adds {needed}"
-    if asked.unknown:
-        yield f"not counted: {', '.join(asked.unknown)}"
+    if request.host_gib and (each := group.shape.kv_bytes_per_token(asked.kv_bits / 8)):
+        kept = int(request.host_gib * GIB / each)
+        yield f"{IN_HOST} {request.host_gib} keeps {kept} tokens in RAM after the cache drops them; it adds no room"
+    if others := [name for name in asked.unknown if name != IN_HOST or not request.host_gib]:
+        yield f"not counted: {', '.join(others)}"
 
 
 def _program(words: Sequence[str]) -> str:
