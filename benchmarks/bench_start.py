@@ -141,45 +141,27 @@ def rounds_by(run: Callable[[list[str]], str], case: Case, engine: str, num_runs
 
 def measure_here(file: str, num_runs: int) -> None:
     """On a host of the cluster: bring one replica up, then time the second, again and again."""
-    from longboat.cli.file.target import load_target
     from longboat.cli.shared.cluster_at_hand import connect
-    from longboat.cluster.preflight.surroundings import checked_plan
+    from longboat.cluster.ray.count_changes import change_hold
 
     subprocess.run([*LONGBOAT, "up", file, "--detach"], check=True, timeout=600, stdout=subprocess.DEVNULL)
-    fleet, _ = load_target(file)
     with connect() as session:
-        plan = checked_plan(fleet, session.nodes(), session.inspect)
-        scale_to = scaler(session, fleet, plan)
+        scale_to = functools.partial(change_hold, session, "m", "scale", by="bench_start")
         rounds = [one_round(session, scale_to) for _ in range(num_runs + 1)][1:]  # the first finds files not yet cached
     print(json.dumps(rounds))
-
-
-def scaler(session, fleet, plan):  # type: ignore[no-untyped-def]
-    """A function that changes the replica count of the only model."""
-    from longboat.cluster.fleet.serve_config import ShapedModel, serve_document
-    from longboat.spec.files.dump import dump_fleet
-
-    def scale_to(count: int) -> None:
-        (model,) = fleet.models
-        changed = fleet.model_copy(update={"models": (model.model_copy(update={"replicas": count}),)})
-        shaped = [ShapedModel(spec=changed.models[0], shape=plan.shapes[model.name])]
-        deployed = session.deployed_models()
-        session.rest.put(serve_document(changed, shaped, dump_fleet(changed), deployed=deployed))
-
-    return scale_to
 
 
 def one_round(session, scale_to) -> dict[str, float]:  # type: ignore[no-untyped-def]
     """Seconds of each part of one start."""
     before = {state.replica for state in session.report().replicas}
     began_s = time.monotonic()
-    scale_to(2)
+    scale_to(asked=2)
     new = wait_for(lambda: [s for s in session.report().replicas if s.phase == "ready" and s.replica not in before])[0]
     total_s = time.monotonic() - began_s
     phases = dict(new.phase_s)
     engine_s = sum(phases.get(name, 0.0) for name in ("starting", "loading", "warming"))
     placing_s = phases.get("placing", 0.0)
-    scale_to(1)
+    scale_to(asked=1)
     wait_for(lambda: sum(s.phase == "ready" for s in session.report().replicas) == 1)
     wait_for(lambda: not any(s.phase == "draining" for s in session.report().replicas))
     time.sleep(1.0)

@@ -327,10 +327,15 @@ def test_next_start_is_prepared_while_the_head_is_away(monkeypatch: pytest.Monke
     with socket.socket() as head:
         head.bind(("127.0.0.1", 0))
         start = NextStart(argv, {}, f"127.0.0.1:{head.getsockname()[1]}")
+        began_s = time.monotonic()
+        assert not start.was_away_since(began_s)
         start.look()
+        assert start.was_away_since(began_s)
         assert said(start) == ["standby", "True"]
         head.listen()
+        began_s = time.monotonic()
         start.look()
+        assert not start.was_away_since(began_s)
         assert said(start) == ["plain", "False"]
 
 

@@ -91,6 +91,10 @@ class NextStart:
         elif now_s - self._away_at_s > _KEPT_S:
             self.end()
 
+    def was_away_since(self, at_s: float) -> bool:
+        """Return whether the head was away at some time after ``at_s``, of the monotonic clock."""
+        return self._away_at_s > at_s
+
     def take(self) -> subprocess.Popen[str]:
         """Start Ray, from the prepared process where there is one."""
         process, self._prepared = self._prepared, None

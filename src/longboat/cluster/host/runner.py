@@ -159,7 +159,8 @@ class _Runner:
                 was_up = True
             if self._asked_to_stop():
                 break
-            num_failures = 0 if was_up and time.monotonic() - begin_s > _STEADY_S else num_failures + 1
+            is_blameless = time.monotonic() - begin_s > _STEADY_S or self._next.was_away_since(begin_s)
+            num_failures = 0 if was_up and is_blameless else num_failures + 1
             words = last_words(tuple(run.lines))
             if not was_up and is_final(words, num_failures):
                 self._tell("failed", words)
