@@ -42,8 +42,11 @@ async def main() -> None:
     async def end_daemon(_node: str) -> bool:
         return True
 
+    async def carry_out(*_: Any) -> None:
+        """Carry no order out: the stand gives none."""
+
     controller = FleetController.__new__(FleetController)
-    await FleetController.__init__(controller, lambda node: _Daemon(link, node), end_daemon)  # type: ignore[misc]
+    await FleetController.__init__(controller, lambda node: _Daemon(link, node), end_daemon, carry_out)  # type: ignore[misc]
     await controller.reconfigure(
         {
             "fleet": "scale",

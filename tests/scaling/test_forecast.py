@@ -6,6 +6,8 @@ import math
 import random
 from collections.abc import Callable
 
+import pytest
+
 from longboat.scaling.forecast import Forecaster
 
 
@@ -56,3 +58,14 @@ def test_other_horizon_keeps_what_came() -> None:
     found = played(lambda t: 20.0, 1800.0)
     found.look_ahead(240.0)
     assert 18.0 < found.forecast().upper < 30.0
+
+
+def test_peak_of_a_short_time_bounds_less() -> None:
+    """Nothing came that is above the level, so the bound falls from what is assumed of errors to the level."""
+    forecaster = Forecaster(horizon_s=240.0, share=0.95)
+    uppers = []
+    for at in range(3600):
+        forecaster.add(float(at), 10.0, 1.0)
+        uppers.append(forecaster.forecast().upper)
+    assert 11.5 < uppers[120] < 13.0
+    assert uppers[-1] == pytest.approx(10.0, rel=0.06)

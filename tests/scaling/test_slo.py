@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from longboat.core.scaling import ModelObservation, Objective, ReplicaSpeed, ScaledModel, SloTarget
-from longboat.scaling.correction import Room
+from longboat.scaling.correction import Correction, Room
 from longboat.scaling.scaler import Scaler
 from longboat.scaling.time_model import TimeModel
 from longboat.simulator.engine.engine import EngineLimits
@@ -153,6 +153,17 @@ def test_lengths_are_those_of_requests_that_ended_however_many_came() -> None:
         time.observe(20.0, replace(seen, ended=0, prompt_tokens=0, output_tokens=0), 10.0)
         assert time.knows_lengths
     assert decisions[0] == decisions[1]
+
+
+def test_first_measured_times_correct_little_and_many_correct_all() -> None:
+    """The first times are those of replicas that fill."""
+    correction, factors = Correction(), []
+    for _ in range(400):
+        correction.learn(2.0, 1.0)
+        factors.append(correction.factor)
+    assert factors[9] < 1.2
+    assert factors == sorted(factors)
+    assert factors[-1] == pytest.approx(2.0, rel=0.03)
 
 
 def test_requests_that_no_replica_helps_ask_for_no_room() -> None:

@@ -33,7 +33,7 @@ def node(tmp_path: Path) -> MakeNode:
     """Makes nodes: ``node("a", swarm)``; the same name is the same disk."""
 
     def make(name: str = "a", swarm: SwarmAddress | None = None, **options: object) -> NodeWeights:
-        settings = {"patience_s": 1.0, "parallel": 4, **options}
+        settings = {"patience_s": 20.0, "parallel": 4, **options}
         disk_bytes = settings.pop("disk_bytes", None)
         return NodeWeights(
             tmp_path / name,

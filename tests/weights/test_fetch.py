@@ -64,7 +64,7 @@ def test_a_cut_fetch_continues_where_it_was(storage: RangeServer, node: MakeNode
 
     storage.before = cut
     with pytest.raises(TransferError, match=r"[1-5] of 6 pieces are kept") as caught:
-        node(parallel=1).hold(storage.source)
+        node(parallel=1, patience_s=3.0).hold(storage.source)
     assert "continues where it was" in caught.value.hint
     assert served(tmp_path / "a") == []
     storage.before, storage.sent_bytes = (lambda name: None), 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 __all__ = ("Correction", "Room")
 
 _HALF_LIFE = 60.0  # observations with latencies
+_ENOUGH = 60.0  # observations that are trusted: the first ones are of replicas that fill
 _LEAST, _MOST = 0.4, 4.0
 _STEP = 1.03  # changes below this are not worth a new model
 
@@ -16,9 +17,10 @@ _STEP = 1.03  # changes below this are not worth a new model
 _WINDOW_S = 900.0
 _STEP_S = 30.0
 _MIN_ENDED = 300
-_FEW, _MANY = 0.2, 0.6  # parts of the requests that may be late
+_FEW, _MANY = 0.2, 0.7  # parts of the requests that may be late
 _LESS, _MORE = 0.99, 1.03
 _TIGHTEST, _WIDEST = 0.92, 1.15
+_IN_VAIN = 0.8  # part of the requests that may be late, at most, for those that no replica helps
 
 
 class Correction:
@@ -36,7 +38,7 @@ class Correction:
         kept = 0.5 ** (1.0 / _HALF_LIFE)
         self._weight = self._weight * kept + 1.0
         self._mean += (math.log(measured_s / foreseen_s) - self._mean) / self._weight
-        trust = min(1.0, self._weight / 10.0)
+        trust = min(1.0, self._weight / _ENOUGH)
         factor = min(_MOST, max(_LEAST, math.exp(self._mean * trust)))
         if 1.0 / _STEP < factor / self.factor < _STEP:
             return False
@@ -56,7 +58,7 @@ class Room:
     def learn(self, now_s: float, ended: int, late: int, allowed: float, hopeless: Callable[[], float]) -> None:
         """Note requests that ended, and how many of them were late.
 
-        allowed: part that may be late; hopeless: returns the part that is late with any number of replicas, and says
+        allowed: part that may be late; hopeless: returns the part that more replicas would not help, and that says
         nothing about the room
         """
         self._seen.append((now_s, ended, late))
@@ -69,7 +71,7 @@ class Room:
         if now_s < self._next_s or self._ended < _MIN_ENDED:
             return
         self._next_s = now_s + _STEP_S
-        in_vain = min(hopeless(), allowed / 2.0)
+        in_vain = min(hopeless(), _IN_VAIN * allowed)
         share = (self._late / self._ended - in_vain) / (allowed - in_vain)
         step = _LESS if share < _FEW else _MORE if share > _MANY else 1.0
         self.factor = min(_WIDEST, max(_TIGHTEST, self.factor * step))

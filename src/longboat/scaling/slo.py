@@ -71,14 +71,16 @@ class SloRule:
     def _steady(self, now_s: float, current: int) -> Want:
         forecast = self._forecaster.forecast()
         behind = self._seen.waiting / max(_CATCH_UP_S, self._cold_s)
-        needed = self._time.needed(self._room.factor * max(forecast.upper, self._forecaster.surge) + behind)
-        held = self._held(now_s, needed, current)
+        rate, room = max(forecast.upper, self._forecaster.surge), self._room.factor
+        needed = self._time.needed(room * rate + behind)
+        staying = needed if needed >= current else self._time.needed(max(1.0, room) * rate + behind)
+        held = self._held(now_s, staying, current)
         terms = {
             "rate": self._forecaster.level,
             "forecast": forecast.upper,
             "horizon_s": self._cold_s,
             "correction": self._time.factor,
-            "room": self._room.factor,
+            "room": room,
             "needed": float(needed),
             "held": float(held),
         }
@@ -97,7 +99,10 @@ class SloRule:
         return Want(replicas=current, needed=needed, reason=f"{words}, need {needed}", terms=terms)
 
     def _held(self, now_s: float, needed: int, current: int) -> int:
-        """Return the highest need of the patience; the first count stays that long too."""
+        """Return the highest need of the patience; the first count stays that long too.
+
+        needed: for the whole forecast, where the room is less: what leaves cannot come back within a cold start
+        """
         if not self._needs:
             self._needs.append((now_s, max(needed, current)))
         while self._needs and self._needs[-1][1] <= needed:

@@ -16,8 +16,6 @@ _SAMPLE = 2000
 _MIX_S = 10.0
 """Seconds between two looks at the lengths."""
 _EXPONENTIAL = tuple(-math.log(1.0 - (at + 0.5) / 8.0) for at in range(8))
-_PLENTY = 1000
-"""Replicas with which no request waits for another, at one request per second."""
 _DEFAULT_SPEED = ReplicaSpeed(base_s=0.02, prompt_token_s=1e-4, sequence_s=5e-4, kv_token_s=1e-7)
 
 
@@ -70,8 +68,11 @@ class TimeModel:
         return self._counted[2]
 
     def hopeless(self, objective: Objective) -> float:
-        """Return the part of the requests that miss an objective with any number of replicas."""
-        return 0.0 if self._mix is None else late_share(1.0, _PLENTY, self._mix, self._speed, objective)
+        """Return the part of the requests that miss an objective with twice the replicas that were needed last."""
+        rate, _, needed = self._counted
+        if self._mix is None or rate < 0.0:
+            return 0.0
+        return late_share(rate, 2 * needed, self._mix, self._speed, objective)
 
     def _learn(self, seen: ModelObservation, rate: float) -> bool:
         measured = [(one.ended, one.itl_ms.p50) for one in seen.latencies if one.itl_ms is not None]
