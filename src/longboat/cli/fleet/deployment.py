@@ -14,7 +14,7 @@ from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same
 from longboat.cli.shared.interrupts import interrupt_deferred
 from longboat.cli.shared.spinner import waiting
 from longboat.cluster.counts.by_hand import Hold, read_holds
-from longboat.cluster.fleet.deployed import controller_values
+from longboat.cluster.fleet.deployed import ENDING, controller_values
 from longboat.cluster.fleet.rollout_values import is_in_force, values_since, with_rollouts
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document
 from longboat.cluster.fleet.serve_rest import WRITING
@@ -52,7 +52,7 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
     is_whole = is_whole and told.get("policy") == plain_policy(policy) and not again
     is_whole = is_whole and (applied.asked is None or same_wishes(applied.asked, told))
     holds = read_holds(told)
-    is_whole = is_whole and not holds
+    is_whole = is_whole and not holds and not told.get(ENDING)
     if change is not None and not _show_change(change, is_whole, console):
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
