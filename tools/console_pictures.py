@@ -45,9 +45,13 @@ async def _sign_in(page: Any, lab: Any) -> None:
 
 
 async def _take(page: Any, lab: Any, folder: Path, theme: str, only: tuple[str, ...]) -> None:
+    import orjson
+    from console_lab import fleet_view
+
     for name in ("fleet", "models", "requests", "traffic", "tenants", "usage", "plan", "playground"):
         if only and f"{name}-{theme}.png" not in only:
             continue
+        await lab.gateway.offer_view(orjson.dumps(fleet_view()))  # as the controller does every second
         await page.click(f"nav a[href='/console/{name}']")
         await page.wait_for_timeout(1500)
         await _prepare(page, name)
@@ -76,7 +80,10 @@ async def _take(page: Any, lab: Any, folder: Path, theme: str, only: tuple[str, 
 
 async def _prepare(page: Any, name: str) -> None:
     """Use the page, so that the picture shows something."""
-    if name == "playground":
+    if name == "fleet":
+        await page.click(".rank:has-text('1/2') >> nth=0")
+        await page.evaluate("document.activeElement.blur()")
+    elif name == "playground":
         await page.select_option(".settings label:nth-of-type(2) select", "llama-3.1-8b")
         await page.fill(".settings input[type=number] >> nth=0", "60")
         await page.fill("textarea[aria-label=Message]", "Why does an answer outlive its engine?")

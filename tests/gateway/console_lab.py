@@ -104,20 +104,20 @@ def _replica(index: int, nodes: Sequence[str], models: Sequence[str]) -> Replica
         ranks=ranks,
         phase_s=spent,
         detail=detail,
-        shape="TP4 × PP2" if size == 2 else "TP2",
+        shape="TP2 × PP2" if size == 2 else "TP2",
         resume=ResumeLevel.CARRIED,
         actual=actual if phase is Phase.READY else None,
     )
 
 
 def _with_cards(replicas: Iterable[ReplicaState]) -> Iterator[ReplicaState]:
-    """Give each rank the next free cards of its node's eight."""
+    """Give each rank the next two of its node's eight cards."""
     used: dict[str, int] = {}
     for state in replicas:
-        size, ranks = 4 if "TP4" in state.shape else 2, []
+        ranks = []
         for rank in state.ranks:
             first = used.get(rank.node_id, 0)
-            used[rank.node_id] = min(8, first + size)
+            used[rank.node_id] = min(8, first + 2)
             cards = tuple(map(str, range(first, used[rank.node_id])))
             ranks.append(dataclasses.replace(rank, gpu_ids=cards))
         yield dataclasses.replace(state, ranks=tuple(ranks))
