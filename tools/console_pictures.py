@@ -1,19 +1,28 @@
 """Makes the pictures of the console for README and docs: ``python tools/console_pictures.py [FOLDER]``.
 
-Needs Chromium and playwright (``make console-pictures`` installs playwright). Fake engines serve the models.
+Needs Chromium, playwright (``make console-pictures`` installs it) and ``longboat engines install llama.cpp``.
+Fake engines serve the models of the fleet; llama.cpp serves the built-in model, whose answers the playground shows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from longboat.builtin import ensure_as_gguf
+from longboat.engines.environments.environment import find_environment
+from longboat.folders import home_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests/gateway"), str(ROOT / "tests")]
 KEPT = ("fleet-light.png", "plan-light.png", "playground-light.png", "traffic-dark.png")
 """Those that docs show; the others are to be looked at."""
+QUESTIONS = ("What is Longboat?", "How do I start a fleet?", "What does the gateway do?")
 
 
 async def main(folder: Path) -> None:
@@ -23,18 +32,40 @@ async def main(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     only = KEPT if folder == ROOT / "docs/pictures" else ()
-    async with opened_lab(view=fleet_view(), traffic=True) as lab, browser() as chromium:
-        for theme, width, height in (("light", 1360, 860), ("dark", 1360, 860), ("phone", 390, 844)):
-            context = await chromium.new_context(
-                viewport={"width": width, "height": height},
-                color_scheme="light" if theme == "light" else "dark",
-                reduced_motion="reduce",
-            )
-            page = await context.new_page()
-            await _sign_in(page, lab)
-            await page.wait_for_timeout(20_000 if theme != "phone" else 5_000)  # plots need some points
-            await _take(page, lab, folder, theme, only)
-            await context.close()
+    with _built_in_model() as tiny:
+        async with opened_lab(view=fleet_view(), traffic=True, real={"tiny": tiny}) as lab, browser() as chromium:
+            await _take_all(lab, chromium, folder, only)
+
+
+@contextmanager
+def _built_in_model() -> Iterator[str]:
+    """Serve builtin:tiny by llama.cpp, and give its address."""
+    from engine_lab import free_port
+
+    python = find_environment("llama.cpp", version=None, path=None, home=home_folder()).python
+    model, port = ensure_as_gguf("builtin:tiny", home_folder()), free_port()
+    words = ("--model", str(model), "--ctx-size", "512", "--threads", "1", "--host", "127.0.0.1", "--port", str(port))
+    with subprocess.Popen(
+        [Path(python).with_name("llama-server"), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+async def _take_all(lab: Any, chromium: Any, folder: Path, only: tuple[str, ...]) -> None:
+    for theme, width, height in (("light", 1360, 860), ("dark", 1360, 860), ("phone", 390, 844)):
+        context = await chromium.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="light" if theme == "light" else "dark",
+            reduced_motion="reduce",
+        )
+        page = await context.new_page()
+        await _sign_in(page, lab)
+        await page.wait_for_timeout(20_000 if theme != "phone" else 5_000)  # plots need some points
+        await _take(page, lab, folder, theme, only)
+        await context.close()
 
 
 async def _sign_in(page: Any, lab: Any) -> None:
@@ -84,11 +115,13 @@ async def _prepare(page: Any, name: str) -> None:
         await page.click(".rank:has-text('1/2') >> nth=0")
         await page.evaluate("document.activeElement.blur()")
     elif name == "playground":
-        await page.select_option(".settings label:nth-of-type(2) select", "llama-3.1-8b")
-        await page.fill(".settings input[type=number] >> nth=0", "60")
-        await page.fill("textarea[aria-label=Message]", "Why does an answer outlive its engine?")
-        await page.keyboard.press("Enter")
-        await page.wait_for_function("() => document.querySelectorAll('.about a').length === 2")
+        await page.select_option(".settings select >> nth=0", "tiny")
+        await page.fill(".settings input[type=number] >> nth=0", "100")
+        await page.fill(".settings input[type=number] >> nth=1", "0")
+        for number, question in enumerate(QUESTIONS, 1):
+            await page.fill("textarea[aria-label=Message]", question)
+            await page.keyboard.press("Enter")
+            await page.wait_for_function(f"() => document.querySelectorAll('.about a').length === {number}")
     elif name == "plan":
         await page.fill("input[name=model]", "Qwen3-32B")
         await page.fill("input[name=on]", "4x(2xRTX4090), net=10GbE")

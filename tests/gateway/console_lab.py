@@ -6,9 +6,10 @@ import asyncio
 import dataclasses
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -179,11 +180,12 @@ async def opened_lab(
     traffic: bool = False,
     with_engines: bool = True,
     demo: bool = False,
+    real: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Lab]:
     """A gateway whose models fake engines serve, the first of them with two replicas.
 
     traffic: whether every tenant sends requests all the time; with_engines: False runs none
-    demo: whether operators may kill engines
+    demo: whether operators may kill engines; real: model → address of an engine that runs already
     """
     names = [*models, models[0]] if with_engines else []
     engines = [Engine(options=("--model", model, "--itl-ms", "18", "--ttft-ms", "90")) for model in names]
@@ -205,6 +207,8 @@ async def opened_lab(
             for index, (engine, model) in enumerate(zip(engines, names, strict=True))
         ]
         daemon.kills = {place.replica: engine.kill for place, engine in zip(places, engines, strict=True)}
+        places += [endpoint(url, f"{model}-0", model, capacity=8) for model, url in real.items()]
+        names += real
         scaling = {model: {"wanted": names.count(model), "minimum": 1, "maximum": 8} for model in models}
         table = EndpointTable(version=1, models=tuple(dict.fromkeys(names)), endpoints=tuple(places), scaling=scaling)
         gateway.state.offer_table("e", table)
