@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests/gateway"), str(ROOT / "tests")]
 KEPT = ("fleet-light.png", "plan-light.png", "playground-light.png", "traffic-dark.png")
 """Those that docs show; the others are to be looked at."""
-QUESTIONS = ("What is Longboat?", "How do I start a fleet?", "What does the gateway do?")
+QUESTIONS = ("What is Longboat?", "What is a replica?", "What is a gang?")
 
 
 async def main(folder: Path) -> None:

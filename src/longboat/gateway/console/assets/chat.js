@@ -4,6 +4,9 @@ import { get, headers, messageOf, post, session } from "./api.js";
 import { h, text } from "./dom.js";
 import { count, seconds } from "./format.js";
 
+/** A shorter answer came at once, and tells no speed. */
+const LEAST_MS = 100;
+
 /** settings: functions that return the model and the fields of the page; changed: called when an answer begins or ends */
 export function lane(settings, changed) {
   let messages = []; // of the conversation on the page; one that was cleared keeps its own
@@ -198,7 +201,7 @@ function summarize(answer, shown, schema) {
   if (answer.stopped) parts.push("stopped");
   if (answer.first !== null) parts.push(`first token after ${seconds((answer.first - answer.began) / 1e3)}`);
   if (answer.tokens) parts.push(`${count(answer.tokens)} tokens`);
-  if (answer.tokens > 1 && ended > answer.first) parts.push(`${((answer.tokens - 1) / ((ended - answer.first) / 1e3)).toFixed(1)} tokens/s`);
+  if (answer.tokens > 1 && ended - answer.first >= LEAST_MS) parts.push(`${((answer.tokens - 1) / ((ended - answer.first) / 1e3)).toFixed(1)} tokens/s`);
   if (schema && answer.content) parts.push(isJson(answer.content) ? "the answer is JSON" : "the answer is not JSON");
   text(shown.note, parts.join(" · "));
   if (answer.id) shown.note.append(" · ", h("a", { href: `/console/requests/${encodeURIComponent(answer.id)}`, text: "its way" }));
