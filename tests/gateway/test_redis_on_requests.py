@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis_server
 from fake_upstream import DEADLINE_S, Seen
-from gateway_lab import eventually, keyed, post_bytes
+from gateway_lab import eventually, keyed, post_bytes, push_policy
 
+from longboat.core.external import Price
 from longboat.core.policy import TenantPolicy
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50}
@@ -30,7 +32,9 @@ async def test_nothing_stays_reserved_of_clients_that_leave(
     server = redis_server.RedisServer(next(iter(PROGRAMS.values())), tmp_path)
     server.start()
     try:
-        policy, (key,) = keyed(TenantPolicy(name="a", concurrent_requests=1000, tokens_per_day=10**9))
+        limits = {"concurrent_requests": 1000, "tokens_per_day": 10**9, "money_per_day": 1e6}
+        policy, (key,) = keyed(TenantPolicy(name="a", **limits))  # type: ignore[arg-type]
+        policy = replace(policy, prices={"tiny": Price(input_per_million=10, output_per_million=10)})
         settings = {"redis_url": server.url, "fleet": "f"}
         gateway = await make_gateway(await make_upstream(soon), policy=policy, settings=settings)
         first = await connect(gateway)
@@ -58,6 +62,10 @@ async def test_nothing_stays_reserved_of_clients_that_leave(
         counts = counts_of("a", time.time())
         assert counts.running == 0
         assert counts.tokens_today % estimate == 0  # each was paid in full or not at all
+        money = counts_of("tenant:a:money_per_day", time.time())
+        assert (money.running, money.tokens_today) == (0, 0)  # nothing is known of what the engine did
+        push_policy(gateway, replace(policy, tenants=(TenantPolicy(name="a", money_per_day=1e-9),)))
+        assert (await (await connect(gateway)).post(ASK, headers=key)).code == "money_per_day"
         alone, (mine,) = keyed(TenantPolicy(name="a", concurrent_requests=1))
         other = await make_gateway(await make_upstream(), policy=alone, settings=settings)  # asks Redis
         client = await connect(other)

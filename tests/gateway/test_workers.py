@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_beats import Gang
 from test_gateway_process import ASK, Running, Start, came_true, start
 
+from longboat.core.external import NANOS, Price
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.admin.node_query import MetricsQuery, TimelineQuery
@@ -213,21 +215,23 @@ async def test_table_that_a_hanging_worker_missed_reaches_it_later(start: Start,
     await came_true(lambda: _has_version(running, first, 9))
 
 
+@pytest.mark.parametrize("limit", ["tokens_per_day", "money_per_day"])
 async def test_budget_of_the_day_that_was_used_before_a_start_is_used_for_all_workers(
-    start: Start, make_upstream: Any, tmp_path: Path
+    start: Start, make_upstream: Any, tmp_path: Path, limit: str
 ) -> None:
     store = UsageStore(tmp_path / "usage.sqlite")
     store.open()
-    store.add("a", "tiny", now_s=time.time(), prompt_tokens=400, completion_tokens=600)
+    store.add("a", "tiny", now_s=time.time(), prompt_tokens=400, completion_tokens=600, cost_nanos=1000 * NANOS)
     store.close()
-    given, (key,) = keyed(TenantPolicy(name="a", tokens_per_day=1000))
+    given, (key,) = keyed(TenantPolicy(name="a", **{limit: 1000}))  # type: ignore[arg-type]
+    given = replace(given, prices={"tiny": Price(input_per_million=1, output_per_million=1)})
     running = await start(processes=2, state_folder=str(tmp_path), policy=given)
     await running.control.put_table("e", table(endpoint(await make_upstream())))
     for _ in range(6):
         client = await RawClient.to(running.port)
         refused = await client.post(ASK, headers=key)
         client.abort()
-        assert (refused.status, refused.code) == (429, "tokens_per_day")
+        assert (refused.status, refused.code) == (429, limit)
 
 
 async def test_limit_of_one_request_at_a_time_is_open_to_whichever_worker_is_asked(
