@@ -235,3 +235,14 @@ class Policy:
     demo: bool = False  # whether operators may kill engines to see that responses go on
     num_gateways: int = 1  # nodes that divide each tenant's limits where no Redis shares the counts
     salt: str = field(default="", repr=False)  # secret from which each tenant's ``cache_salt`` is made
+
+    @property
+    def all_prices(self) -> dict[str, Price]:
+        """The price of each model that has one, external models included."""
+        outside = {model.name: model.price for model in self.external if model.price is not None}
+        return {**outside, **self.prices}
+
+    @property
+    def currency(self) -> str:
+        """The currency of the prices, which is one where tenants have limits of money; empty without a price."""
+        return next((price.currency for price in self.all_prices.values()), "")

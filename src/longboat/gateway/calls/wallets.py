@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from longboat.gateway.external.budgets import Reserved, cost_of, wallet_of
 
 if TYPE_CHECKING:
-    from longboat.core.external import Price
     from longboat.core.policy import Policy, TenantPolicy
     from longboat.gateway.calls.model_request import Call
     from longboat.gateway.limits.counters import LocalCounters
@@ -27,12 +26,10 @@ class Wallets:
     __slots__ = ("_by_tenant", "_prices", "currency", "own")
 
     def __init__(self, policy: Policy) -> None:
-        outside = {model.name: model.price for model in policy.external if model.price is not None}
         self.own = policy.prices  # of the fleet's own models
-        self._prices: dict[str, Price] = {**outside, **policy.prices}
+        self._prices = policy.all_prices
         self._by_tenant = {tenant.name: found for tenant in policy.tenants if (found := wallet_of(tenant)) is not None}
-        # the file's check sees to it that limits of money have prices in one currency
-        self.currency = next((price.currency for price in self._prices.values()), "")
+        self.currency = policy.currency
 
     @property
     def are_limited(self) -> bool:

@@ -141,11 +141,10 @@ def usage_document(policy: Policy, usage: Document, only: str | None, today: str
     """Return use by day, the currency of each model's price, and what is left of daily limits. today: as days are"""
     rows = [row for row in usage["days"] if only in (None, row["tenant"])]
     limits = [limit for limit in usage["limits"] if only in (None, limit.get("tenant"))]
-    prices = {**policy.prices, **{model.name: model.price for model in policy.external if model.price is not None}}
     used = {row["model"] for row in rows if row.get("cost_nanos")}
     return {
         "days": rows,
-        "currencies": {name: price.currency for name, price in prices.items() if name in used},
+        "currencies": {name: price.currency for name, price in policy.all_prices.items() if name in used},
         "limits": with_rests(limits, rows, today),
         "missing": usage["missing"],
     }
@@ -159,6 +158,7 @@ def tenants_document(policy: Policy, metrics: Document, only: str | None) -> Doc
         keys.setdefault(record.tenant, []).append(_key(record))
     return {
         "auth": policy.auth,
+        "currency": policy.currency,
         "tenants": [
             {**_tenant(tenant), "keys": keys.get(tenant.name, []), **_use(used.get(tenant.name, {}))}
             for tenant in policy.tenants

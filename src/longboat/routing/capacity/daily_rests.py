@@ -16,9 +16,7 @@ _MONEY = "money_per_day"
 
 def daily_limits(policy: Policy) -> list[dict[str, Any]]:
     """Return each daily limit: whose it is (``tenant`` or ``model``), its kind, and the limit itself."""
-    own = (*policy.prices.values(), *(model.price for model in policy.external if model.price is not None))
-    currency = next((price.currency for price in own), "")
-    tenants = (limit for tenant in policy.tenants for limit in _of_tenant(tenant, currency))
+    tenants = (limit for tenant in policy.tenants for limit in _of_tenant(tenant, policy.currency))
     return [*tenants, *(limit for model in policy.external for limit in _limits(model))]
 
 

@@ -2,7 +2,7 @@
 
 import { follow, post, session } from "./api.js";
 import { h, table, text } from "./dom.js";
-import { count, day, short } from "./format.js";
+import { count, day, money, short } from "./format.js";
 
 const MAX_ROWS = 400;
 
@@ -18,7 +18,7 @@ export function show(main, { query }) {
     { title: "Requests/min", num: true, cell: limit("requests_per_minute") },
     { title: "Tokens/min", num: true, cell: limit("tokens_per_minute") },
     { title: "Tokens/day", num: true, cell: limit("tokens_per_day") },
-    { title: "Money/day", num: true, cell: limit("money_per_day") },
+    { title: "Money/day", num: true, cell: (row) => (row.money_per_day === null ? "–" : money(row.money_per_day, data.currency)) },
     { title: "At once", num: true, cell: limit("concurrent_requests") },
     { title: "Running", num: true, cell: (row) => count(row.in_flight) },
     { title: "Waiting", num: true, cell: (row) => count(row.waiting) },
