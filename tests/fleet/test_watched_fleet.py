@@ -120,8 +120,14 @@ class Watched:
 
     def ask(self, tenant: str, model: str, prompt: str = "row", max_tokens: int = 3, **more: object) -> int:
         """Return the status of a streamed completion; 0 where it broke off."""
+        return self._complete(tenant, model, prompt, max_tokens, **more)[0]
+
+    def replica_that_answers(self, tenant: str, model: str, prompt: str) -> str:
+        return self._complete(tenant, model, prompt, 2)[2]
+
+    def _complete(self, tenant: str, model: str, prompt: str, max_tokens: int, **more: object) -> tuple[int, Any, str]:
         values = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "stream": True, **more}
-        return self._post(f"http://127.0.0.1:{self.lab.port}/v1/completions", values, self.keys[tenant])[0]
+        return self._post(f"http://127.0.0.1:{self.lab.port}/v1/completions", values, self.keys[tenant])
 
     def admin(self, path: str, **body: object) -> Any:
         return self._post(f"http://127.0.0.1:{self.lab.port}/admin/v1/{path}", body, OPERATOR)[1]
@@ -146,17 +152,19 @@ class Watched:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return bytes(answer.read())
 
-    def _post(self, url: str, values: dict[str, Any], key: str) -> tuple[int, Any]:
+    def _post(self, url: str, values: dict[str, Any], key: str) -> tuple[int, Any, str]:
+        """Return the status (0 where it broke off), the body, and the replica that answered."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         request = urllib.request.Request(url, json.dumps(values).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=90) as answer:
                 data = answer.read()
-            return answer.status, json.loads(data) if data.startswith((b"{", b"[")) else data
+            found = json.loads(data) if data.startswith((b"{", b"[")) else data
+            return answer.status, found, answer.headers.get("x-longboat-replica", "")
         except urllib.error.HTTPError as error:
-            return error.code, error.read()
+            return error.code, error.read(), ""
         except OSError as error:
-            return 0, str(error)
+            return 0, str(error), ""
 
     @contextmanager
     def always(self, *works: Callable[[], object]) -> Iterator[None]:
@@ -428,14 +436,15 @@ def faulty(watched: Watched, model: str, **fault: object) -> Iterator[None]:
 
 @contextmanager
 def lying_caches(watched: Watched) -> Iterator[None]:
-    """Empty the engines' caches before each request, and lose the news of it."""
-    engines = watched.engines("a").values()
+    """Empty the cache of the engine that has a prompt, and lose the news of it, every other time."""
+    engines = watched.engines("a")
 
     def ask() -> None:
-        for url in engines:
-            watched.plant(url, kind="lose_events", times=1)
-            watched.plant(url, kind="evict")
-        watched.ask("urgent", "a", "words that come again " * 60, 2)
+        prompt = "words that come again " * 60
+        engine = engines[watched.replica_that_answers("urgent", "a", prompt)]
+        watched.plant(engine, kind="lose_events", times=1)
+        watched.plant(engine, kind="evict")
+        watched.ask("urgent", "a", prompt, 2)
 
     with watched.always(ask):
         yield
@@ -443,6 +452,7 @@ def lying_caches(watched: Watched) -> Iterator[None]:
 
 @contextmanager
 def deadly(watched: Watched) -> Iterator[None]:
+    """Send a request that kills each engine that begins it."""
     watched.ask("urgent", "a", "a tea of nightshade")
     yield
 

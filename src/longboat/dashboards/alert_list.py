@@ -139,7 +139,8 @@ ALERTS: Final = (
     ),
     Alert(
         name="LongboatReplicaSuspect",
-        expr="sum by (model, replica) (longboat_gateway_upstream_suspect) > 0",
+        # A replica that fails is tried every few seconds, and is not suspect in the moment before.
+        expr="sum by (model, replica) (max_over_time(longboat_gateway_upstream_suspect[1m])) > 0",
         for_s=120,
         severity="ticket",
         summary="Gateways avoid replica {{ $labels.replica }} of {{ $labels.model }}: it fails, or is slow.",

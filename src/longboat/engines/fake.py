@@ -16,7 +16,7 @@ from longboat.engines.vllm.flags import number_given
 
 __all__ = ("FAKE_OPTIONS", "FakeAdapter")
 
-FAKE_OPTIONS = ("ttft_ms", "itl_ms", "max_num_seqs", "kv_blocks", "start_s", "block_size")
+FAKE_OPTIONS = ("ttft_ms", "itl_ms", "max_num_seqs", "kv_blocks", "start_s", "block_size", "poison")
 """Options of the fleet file that the fake engine understands; each becomes a flag of the same name."""
 
 DEFAULT_CAPACITY = 256

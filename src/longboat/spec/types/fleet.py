@@ -148,6 +148,8 @@ class OptionsSpec(Section):
     """Number of KV blocks; requests wait while all are in use."""
     block_size: int | None = Field(default=None, ge=1, le=1_000_000)
     """Tokens of a KV block."""
+    poison: str | None = Field(default=None, min_length=1, max_length=100)
+    """A word that kills the engine when a prompt has it."""
 
 
 # Values that must agree are checked where the later one stands: a section with another mistake in it is never whole.
