@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis_server
 from fake_upstream import DEADLINE_S, Seen
-from gateway_lab import eventually, keyed, post_bytes, push_policy
+from gateway_lab import eventually, keyed, post_bytes, push_policy, settled
 
 from longboat.core.external import Price
 from longboat.core.policy import TenantPolicy
@@ -59,6 +59,7 @@ async def test_nothing_stays_reserved_of_clients_that_leave(
             await asyncio.gather(*(one() for _ in range(25)))
         await eventually(lambda: not gateway.state.connections, "all clients are gone")
         assert gateway.state.in_flight == gateway.state.held_bytes == 0
+        settled(gateway)
         counts = counts_of("a", time.time())
         assert counts.running == 0
         assert counts.tokens_today % estimate == 0  # each was paid in full or not at all
