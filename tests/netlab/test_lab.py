@@ -117,9 +117,10 @@ def test_cut_link_swallows_packets_and_restore_heals(netlab: MakeLab) -> None:
     talk = """
 import socket, sys
 with socket.create_connection((sys.argv[1], 7000)) as conversation:
-    while line := open(sys.argv[2], "rb").readline():
-        conversation.sendall(line)
-        print(conversation.recv(100).decode(), end="", flush=True)
+    while True:
+        if line := open(sys.argv[2], "rb").readline():  # nothing where the last writer has not closed yet
+            conversation.sendall(line)
+            print(conversation.recv(100).decode(), end="", flush=True)
 """
     pipe = one.folder / "questions"
     os.mkfifo(pipe)
