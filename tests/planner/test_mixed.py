@@ -81,7 +81,7 @@ def found(
     config = {} if on_gpu else describe(model.source).config
     entry = LIBRARY.models.find(model.source.removeprefix("hf:catalog/")) if on_gpu else None
     shape = requantized(shape_of_entry(entry), "awq") if entry else shape_from_config(config, name="q")
-    memory = adapter_for("vllm").memory(model.engine.args, platform)
+    memory = adapter_for(model.engine.kind).memory(model.engine.args, platform)
     assert memory is not None
     inputs = PlannerInputs(
         nodes=on,
@@ -342,3 +342,47 @@ def test_stages_by_hand(placement: str, where: str, what: str, hint: str) -> Non
     assert problem.where == f"models[0].{where}"
     assert what in problem.what
     assert hint in problem.hint
+
+
+GGUF = """models: [{source: 'builtin:random-250m', name: q, engine: llama.cpp, split: %s, context: 512,
+ load: {users: 2, prompt_tokens: 64, output_tokens: 64}}]"""
+PROCESSOR = "longboat.processor"
+NEW, OLD = "Desktop-2ch-DDR5-5600", "Desktop-2ch-DDR3-1600"
+
+
+def processor(number: int, name: str) -> Node:
+    return node(number, cpus=4, **{PROCESSOR: name})
+
+
+@pytest.mark.parametrize("split", ["auto", "{pipeline: auto}"])
+def test_llama_cpp_fills_the_quicker_processor_first(split: str) -> None:
+    """Its stages compute in turn: each layer on the slower processor costs every token time."""
+    two = (processor(1, OLD), processor(2, NEW))
+    one = found(GGUF % split, two, memory_gib={"n1": 0.8, "n2": 0.7})
+    check(one)
+    layers = dict(zip(one.bound, one.decision.forecasts["q"].fit.split.stages, strict=True))
+    assert layers[NEW] > 2 * layers[OLD]
+    forecast = one.decision.forecasts["q"]
+    new, old = (next(p for p in forecast.layout.places if name in p.machine.name) for name in ("DDR5", "DDR3"))
+    assert new.machine.bandwidth_bytes_per_s == pytest.approx(3.5 * old.machine.bandwidth_bytes_per_s)
+    assert new.card.name == "1/4 CPUs of Desktop 2ch DDR5-5600"
+
+
+def test_llama_cpp_puts_no_two_stages_on_one_node() -> None:
+    """One process computes all layers of a node: a second stage there would only cost a hop."""
+    one = found(GGUF % "auto", (processor(1, NEW),), memory_gib={"n1": 0.5})
+    (problem,) = one.decision.problems
+    assert "no layout fits" in problem.what
+
+
+def test_a_processor_that_the_catalog_lacks_is_refused_with_the_nearest() -> None:
+    one = found(GGUF % "auto", (processor(1, "Desktop-2ch-DDR5-5601"), processor(2, OLD)))
+    (problem,) = one.decision.problems
+    assert "Desktop-2ch-DDR5-5601" in problem.what
+    assert "Desktop 2ch DDR5-5600" in problem.hint
+
+
+def test_a_card_s_name_as_a_processor_is_refused() -> None:
+    one = found(GGUF % "auto", (processor(1, "RTX4090"), processor(2, OLD)))
+    (problem,) = one.decision.problems
+    assert "names an accelerator, not a processor" in problem.what

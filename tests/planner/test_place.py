@@ -50,6 +50,19 @@ def test_pipeline_on_fewer_nodes_is_packed_evenly(machines: int, expected: int) 
     assert len(bundles(found)) == expected
 
 
+def test_each_stage_of_llama_cpp_takes_a_node_of_its_own() -> None:
+    spec = model(engine="llama.cpp", split={"pipeline": 2})
+    assert shape(spec, nodes(2)).num_nodes == 2
+    problem = refusal(spec, nodes(1, cpus=8))
+    assert problem.where == "split.pipeline"
+    assert problem.what == (
+        "llama.cpp computes each stage on a node of its own: 2 nodes with 1 CPU each are needed, 1 of 1 has that"
+    )
+    assert problem.hint == "write pipeline: 1, or add nodes"
+    asked = refusal(model(engine="llama.cpp", split={"pipeline": 2}, placement={"nodes": 1}), nodes(2))
+    assert (asked.where, asked.hint) == ("placement.nodes", "write nodes: 2, or leave it out")
+
+
 def test_tensor_stays_inside_a_node() -> None:
     found = shape(model(split={"tensor": 2}), nodes(2, cpus=2))
     assert found.num_nodes == 1

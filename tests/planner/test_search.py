@@ -72,7 +72,7 @@ def test_processors_share_layers_by_rpc() -> None:
     best = plan("Llama-3.1-405B", "4x(EPYC9004 128GB), net=10GbE", "q4_k_m").best
     assert best is not None
     assert best.groups[0].engine == "llama.cpp"
-    assert len(best.groups[0].layout.places) == 4
+    assert len(best.groups[0].layout.places) == 2  # the fewest that hold it: one stage computes after the other
 
 
 def test_tensor_parallelism_crosses_a_fast_network_where_the_figures_say_so() -> None:

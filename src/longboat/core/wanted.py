@@ -75,8 +75,8 @@ class WantedModel:
 
     @property
     def split_is_open(self) -> bool:
-        """Whether the planner decides all of the split."""
-        return self.tensor is None and self.pipeline is None
+        """Whether the planner decides all of the split that the engine has: llama.cpp splits by layers only."""
+        return self.pipeline is None and (self.tensor is None or self.engine == "llama.cpp")
 
     @property
     def split_is_decided(self) -> bool:

@@ -42,6 +42,21 @@ def test_llama_cpp_rpc_slows_with_every_node_added(mixture: ModelShape) -> None:
     assert speeds[0] > speeds[1] > speeds[2]
 
 
+def test_stages_of_llama_cpp_compute_in_turn_whatever_the_load() -> None:
+    """vLLM has a batch in each stage: a second stage nearly doubles its tokens under load. llama.cpp has one batch."""
+    shape, box, load = (
+        shape_of("Llama-3.1-70B", "q8_0"),
+        machine("Strix Halo"),
+        Load(prompt_tokens=512, output_tokens=256, concurrency=32),
+    )
+
+    def gain(engine: str) -> float:
+        one, two = (deploy(shape, box, pipeline=n, hop=link("50GbE"), engine=engine) for n in (1, 2))
+        return predicted(two, load).total_tokens_per_s.value / predicted(one, load).total_tokens_per_s.value
+
+    assert gain("llama.cpp") < 1 < gain("vllm")
+
+
 def test_tensor_parallel_over_rdma_gains_less_than_its_nodes(mixture: ModelShape) -> None:
     shape, mac, rdma = shape_of("Qwen3-235B-A22B", "mlx-8bit"), machine("M3 Ultra"), link("Thunderbolt 5 RDMA")
     one, two, four = (tokens_per_s(deploy(shape, mac, tensor=n, over=rdma, engine="mlx")) for n in (1, 2, 4))

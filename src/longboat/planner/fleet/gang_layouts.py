@@ -9,7 +9,7 @@ from longboat.core.plan import GangShape
 from longboat.core.wanted import WantedModel
 from longboat.planner.fleet.node_pools import NodePools
 from longboat.planner.fleet.pack import GangDemand, Packing, pack
-from longboat.planner.fleet.place import NoShape
+from longboat.planner.fleet.place import NoShape, has_node_each
 from longboat.planner.fleet.placement_context import PlacementContext
 from longboat.planner.search.layouts import REPLICAS, Layout
 
@@ -85,12 +85,16 @@ def _on_fewer_nodes(
 def _bound(
     context: PlacementContext, wanted: WantedModel, layout: Layout, way: NodePools
 ) -> Iterator[tuple[WantedModel, GangShape]]:
-    """Yield gangs with stages bound to the nodes of their pools: first each on its own node, where there are enough."""
+    """Yield gangs with stages bound to the nodes of their pools: first each on its own node, where there are enough.
+
+    Then several may share one, unless the engine needs a node for each.
+    """
     numbers = [place.pool for place in layout.places]
     labels = tuple(dict(way.labels[number]) if len(layout.pools) > 1 else {} for number in numbers)
     spread = [sum(slots >= layout.tensor for slots in way.pools[number].slots) for number in layout.pools]
     apart = all(numbers.count(number) <= nodes for number, nodes in zip(layout.pools, spread, strict=True))
-    for nodes in (len(numbers), None) if apart else (None,):
+    ways = (len(numbers),) if apart else ()
+    for nodes in ways if has_node_each(wanted.engine) else (*ways, None):
         bound = replace(wanted, placement=replace(wanted.placement, nodes=nodes, stages=labels))
         gang = context.gang(bound)
         if not isinstance(gang, NoShape):

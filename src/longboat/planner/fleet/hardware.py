@@ -11,7 +11,7 @@ from longboat.core.errors import UserInputError
 from longboat.core.plan import RankResources
 from longboat.core.topology import Node
 from longboat.planner.machines.cluster import Cards
-from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS
+from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS, PROCESSOR_LABEL
 from longboat.planner.machines.cluster_text import Settings, bus_of, parse_cards, setting_of
 from longboat.planner.memory.processor_part import processor_part
 from longboat.planner.memory.split_shape import Card, card_of
@@ -103,13 +103,27 @@ def _on_processors(
     library: Library,
     memory_bytes: Mapping[str, int],
 ) -> ReplicaHardware:
-    entry = processor_part(library, rank.num_cpus)
+    parts = [_part_of(node, rank, library) for node in nodes] or [processor_part(library, rank.num_cpus)]
+    entry = min(parts, key=lambda part: part.bandwidth_gb_s)
     reported = [(memory_bytes.get(node.node_id) or node.memory_bytes) // ranks_on[node.node_id] for node in nodes]
     each = min(reported, default=0) or entry.memory_bytes
     card = replace(card_of(entry, memory_bytes=each), usable_bytes=each)
     return _hardware(
         card, Cards(entry=entry, count=1, memory_bytes=each), library, is_told=bool(min(reported, default=0))
     )
+
+
+def _part_of(node: Node, rank: RankResources, library: Library) -> Accelerator:
+    """Return the part that a rank gets of the node's processor. Raises UserInputError where its label names none."""
+    name = node.labels.get(PROCESSOR_LABEL, "")
+    entry = processor_part(library, rank.num_cpus, name=name, all_cpus=node.num_cpus)
+    if entry.kind != "cpu":
+        where = node.hostname or node.address
+        raise UserInputError(
+            f"the label {PROCESSOR_LABEL}={name} of {where} names an accelerator, not a processor",
+            hint="longboat plan list cards names the processors",
+        )
+    return entry
 
 
 def _on_accelerators(nodes: Sequence[Node], library: Library, accelerators: Mapping[str, str]) -> ReplicaHardware:

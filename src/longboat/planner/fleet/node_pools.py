@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from longboat.core.topology import Node
 from longboat.planner.fleet.hardware import ReplicaHardware, accelerator_of
 from longboat.planner.fleet.placement_context import PlacementContext, slots_of
-from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS
+from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS, PROCESSOR_LABEL
 from longboat.planner.machines.cluster_text import parse_cards
 from longboat.planner.machines.pools import Pool
 from longboat.planner.search.layouts import REPLICAS
@@ -117,7 +117,7 @@ def _sorts(context: PlacementContext) -> list[_Sort]:
     """Return the nodes that the model may be on, equal ones together; none where an accelerator has no name."""
     rank = context.rank
     nodes = [node for node in context.nodes() if slots_of(node, rank)]
-    groups = _by_card(nodes, context) if rank.num_gpus else _by_memory(nodes, context)
+    groups = _by_card(nodes, context) if rank.num_gpus else _by_processor(nodes, context)
     return [_Sort(nodes=tuple(part), labels=labels) for group in groups for part, labels in _bound(group, nodes)]
 
 
@@ -130,6 +130,15 @@ def _by_card(nodes: Sequence[Node], context: PlacementContext) -> list[list[Node
         cards = parse_cards(name, context.inputs.library)[0]
         groups.setdefault((cards.entry.name, cards.memory_bytes), []).append(node)
     return list(groups.values())
+
+
+def _by_processor(nodes: Sequence[Node], context: PlacementContext) -> list[list[Node]]:
+    """Return the nodes by their processors, as far as labels name them, and by their memory."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        name = node.labels.get(PROCESSOR_LABEL, "")
+        groups.setdefault(f"{name} {node.num_cpus:g}" if name else "", []).append(node)
+    return [part for group in groups.values() for part in _by_memory(group, context)]
 
 
 def _by_memory(nodes: Sequence[Node], context: PlacementContext) -> list[list[Node]]:
@@ -169,6 +178,7 @@ def _label_of(group: Sequence[Node], others: Sequence[Node]) -> Mapping[str, str
 
 def _choice_of_label(key: str) -> tuple[int, str]:
     """Return a key that puts a node's id last: the node has another one when it starts again."""
-    if key in ACCELERATOR_LABELS:
-        return ACCELERATOR_LABELS.index(key), key
-    return len(ACCELERATOR_LABELS) + (2 if key == NODE_ID else 1 if key.startswith(RAY) else 0), key
+    hardware = (*ACCELERATOR_LABELS, PROCESSOR_LABEL)
+    if key in hardware:
+        return hardware.index(key), key
+    return len(hardware) + (2 if key == NODE_ID else 1 if key.startswith(RAY) else 0), key

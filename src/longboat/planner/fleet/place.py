@@ -23,11 +23,11 @@ from longboat.planner.fleet.resources import (
 )
 from longboat.planner.fleet.split import check_split
 
-__all__ = ("NoShape", "bundles", "shape_gang", "strategy")
+__all__ = ("NoShape", "bundles", "has_node_each", "shape_gang", "strategy")
 
 
 _TOLD_LAYERS = ("llama.cpp",)
-"""Engines that do not divide layers themselves."""
+"""Engines that do not divide layers themselves. One process computes all layers of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ class _Gang:
     layers: tuple[int, ...] = ()
     data: int = 1
     expert: bool = False
+    node_each: bool = False  # whether each rank needs a node of its own
 
     @property
     def num_ranks(self) -> int:
@@ -56,6 +57,8 @@ class _Gang:
     @property
     def node_counts(self) -> list[int]:
         """Numbers of nodes over which the ranks may be spread; a data part of several stays whole on a node."""
+        if self.node_each:
+            return [self.num_ranks]
         return _divisors(self.num_ranks if self.data == 1 else self.data)
 
     def need(self, num_nodes: int) -> Amount:
@@ -106,6 +109,7 @@ def shape_gang(
         layers=model.layers or _even_layers(model, facts),
         data=model.data or 1,
         expert=bool(model.expert),
+        node_each=has_node_each(model.engine),
     )
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))
@@ -115,6 +119,11 @@ def shape_gang(
     if model.placement.nodes is not None:
         return _asked(gang, model.placement.nodes)
     return _best(gang)
+
+
+def has_node_each(engine: str) -> bool:
+    """Return whether each stage of this engine needs a node of its own."""
+    return engine in _TOLD_LAYERS
 
 
 def _even_layers(model: WantedModel, facts: ModelConfig | None) -> tuple[int, ...]:
@@ -140,6 +149,10 @@ def _best(gang: _Gang) -> GangShape | NoShape:
 def _asked(gang: _Gang, num_nodes: int) -> GangShape | NoShape:
     divisors = gang.node_counts
     where = "placement.nodes"
+    if num_nodes not in divisors and gang.node_each:
+        what = f"{num_nodes} nodes for {_stages(gang)}: llama.cpp computes each stage on a node of its own"
+        hint = f"write nodes: {gang.num_ranks}, or leave it out"
+        return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
     if num_nodes not in divisors:
         what = f"{num_nodes} nodes do not divide {_ranks(gang.num_ranks) if gang.data == 1 else _parts(gang)} evenly"
         hint = f"write nodes: {min(divisors, key=lambda divisor: (abs(divisor - num_nodes), divisor))}"
@@ -208,6 +221,8 @@ def _near_label(key: str, value: str, nodes: Sequence[Node]) -> str:
 
 def _no_room(gang: _Gang) -> Problem:
     """Return why not even one replica finds room: which resource is short, and what would fit."""
+    if gang.node_each and gang.num_ranks > 1:
+        return _too_few_nodes(gang)
     need, have = gang.need(1), sum_of(gang.rooms)
     where = "split" if gang.num_ranks > 1 else f"resources.{_short(need, gang.rooms)}"
     largest = f", the largest of them {describe(max(gang.rooms, key=_size))}" if len(gang.rooms) > 1 else ""
@@ -216,6 +231,18 @@ def _no_room(gang: _Gang) -> Problem:
         f"{_nodes(len(gang.rooms))} that can be chosen: {describe(have)}{largest}"
     )
     return Problem(where=where, what=what, hint=_less(gang))
+
+
+def _too_few_nodes(gang: _Gang) -> Problem:
+    """Return why stages that need a node each do not find as many."""
+    count, need = gang.num_ranks, describe(gang.need(gang.num_ranks))
+    found = gang.num_fitting(count)
+    what = (
+        f"llama.cpp computes each stage on a node of its own: {_nodes(count)} with {need} each are needed, "
+        f"{found} of {len(gang.rooms)} {'has' if found == 1 else 'have'} that"
+    )
+    fewer = f"write pipeline: {found}" if found else f"no node has room for a stage ({need}): ask for less"
+    return Problem(where="split.pipeline", what=what, hint=f"{fewer}, or add nodes")
 
 
 def _short(need: Amount, rooms: Sequence[Amount]) -> str:
@@ -251,6 +278,10 @@ def _divisors(number: int) -> list[int]:
 
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _stages(gang: _Gang) -> str:
+    return "1 stage" if gang.pipeline == 1 else f"{gang.pipeline} stages"
 
 
 def _parts(gang: _Gang) -> str:

@@ -12,16 +12,19 @@ from longboat.planner.machines.cluster import Cards, Cluster, merged
 from longboat.planner.machines.cluster_text import Settings, parse_cards, setting_of
 from longboat.planner.memory.processor_part import USUAL_PROCESSOR, USUAL_PROCESSOR_CPUS
 
-__all__ = ("cluster_of_nodes",)
+__all__ = ("ACCELERATOR_LABELS", "PROCESSOR_LABEL", "cluster_of_nodes")
 
 # Labels in which Ray, or the user who starts a node, names its accelerator.
 ACCELERATOR_LABELS = ("longboat.accelerator", "ray.io/accelerator-type", "accelerator-type")
+# A label in which the user who starts a node names its processor, as the catalog does.
+PROCESSOR_LABEL = "longboat.processor"
 
 
 def cluster_of_nodes(nodes: Iterable[Node], library: Library, *, network: str = "") -> Cluster:
     """Return the machines that a running cluster reports. network: between them; ``""``: the usual one.
 
-    Accelerators are known by labels of the nodes; a node without any counts as a common processor with its memory.
+    Accelerators and processors are known by labels of the nodes; a node without any counts as a common processor with
+    its memory.
 
     Raises ClusterError where there is no node, or one has accelerators without a name.
     """
@@ -33,6 +36,9 @@ def cluster_of_nodes(nodes: Iterable[Node], library: Library, *, network: str = 
 
 
 def _cards(node: Node, library: Library) -> Cards:
+    if name := node.labels.get(PROCESSOR_LABEL, "") if not node.num_gpus else "":
+        entry = library.accelerators.find(name)
+        return Cards(entry=entry, count=1, memory_bytes=node.memory_bytes or entry.memory_bytes)
     if not node.num_gpus:
         entry = library.accelerators.find(USUAL_PROCESSOR)
         share = min(1.0, node.num_cpus / USUAL_PROCESSOR_CPUS)

@@ -1,4 +1,4 @@
-"""Some CPUs of a common processor, as a rank on a node without accelerators has them, as an entry of the catalog."""
+"""Some CPUs of a processor, as a rank on a node without accelerators has them, as an entry of the catalog."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ __all__ = ("USUAL_PROCESSOR", "USUAL_PROCESSOR_CPUS", "find_hardware", "processo
 
 USUAL_PROCESSOR = "Desktop 2ch DDR5-5600"
 USUAL_PROCESSOR_CPUS = 16
-PART = re.compile(r"(\d+(?:\.\d+)?) CPUs? of (.+)")
+PART = re.compile(r"(\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))? CPUs? of (.+)")
 
 
-def processor_part(library: Library, num_cpus: float) -> Accelerator:
+def processor_part(library: Library, num_cpus: float, *, name: str = "", all_cpus: float = 0.0) -> Accelerator:
     """Return ``2 CPUs of Desktop 2ch DDR5-5600``: their part of its operations and of its memory's speed.
 
-    What a node's processor really is, is not known: measured rows put it right.
+    name: the node's processor, of the catalog; empty: not known: a common one is assumed; measured rows put it right
+    all_cpus: the CPUs of that node; 0: as many as the common processor has
+
+    Raises UserInputError where the catalog has no such processor.
     """
-    entry = library.accelerators.find(USUAL_PROCESSOR)
-    return _part(entry, num_cpus)
+    return _part(library.accelerators.find(name or USUAL_PROCESSOR), num_cpus, all_cpus if name else 0.0)
 
 
 def find_hardware(name: str, library: Library) -> Accelerator:
@@ -30,14 +32,15 @@ def find_hardware(name: str, library: Library) -> Accelerator:
     found = PART.fullmatch(name.strip())
     if found is None:
         return library.accelerators.find(name)
-    return _part(library.accelerators.find(found[2]), float(found[1]))
+    return _part(library.accelerators.find(found[3]), float(found[1]), float(found[2] or 0))
 
 
-def _part(entry: Accelerator, num_cpus: float) -> Accelerator:
-    share = min(1.0, num_cpus / USUAL_PROCESSOR_CPUS)
+def _part(entry: Accelerator, num_cpus: float, all_cpus: float = 0.0) -> Accelerator:
+    share = min(1.0, num_cpus / (all_cpus or USUAL_PROCESSOR_CPUS))
+    count = f"{num_cpus:g}/{all_cpus:g} CPUs" if all_cpus else f"{num_cpus:g} CPU{'' if num_cpus == 1 else 's'}"
     return msgspec.structs.replace(
         entry,
-        name=f"{num_cpus:g} CPU{'' if num_cpus == 1 else 's'} of {entry.name}",
+        name=f"{count} of {entry.name}",
         tflops={dtype: value * share for dtype, value in entry.tflops.items()},
         bandwidth_gb_s=entry.bandwidth_gb_s * share,
     )

@@ -23,6 +23,9 @@ class EngineTraits:
     hop_bytes: float = 4.0
     returns_logits: bool = False  # the last stage sends all logits back to the first (llama.cpp RPC)
     host_calls: bool = False  # on processors, ranks talk through sockets of their hosts (Gloo): each call costs time
+    # Whether its stages compute several batches at once. llama.cpp has one batch of all its slots, which passes the
+    # stages in turn.
+    overlaps_stages: bool = True
     poll_steps: float = 1.0  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
 
 
@@ -32,7 +35,14 @@ ENGINES = {
     "vllm": EngineTraits(name="vllm", hop_s=5e-5, host_calls=True),
     "sglang": EngineTraits(name="sglang", policy="prefill_first", hop_s=5e-5, hop_bytes=2.0, host_calls=True),
     "tensorrt-llm": EngineTraits(name="tensorrt-llm", hop_s=5e-5, hop_bytes=2.0),
-    "llama.cpp": EngineTraits(name="llama.cpp", chunk_tokens=512, hop_s=2.6e-3, hop_bytes=8.0, returns_logits=True),
+    "llama.cpp": EngineTraits(
+        name="llama.cpp",
+        chunk_tokens=512,
+        hop_s=2.6e-3,
+        hop_bytes=8.0,
+        returns_logits=True,
+        overlaps_stages=False,
+    ),
     "mlx": EngineTraits(name="mlx", chunk_tokens=2048, hop_s=2e-4, hop_bytes=2.0),
     "transformers": EngineTraits(name="transformers", policy="prefill_first", hop_s=2e-4, hop_bytes=2.0),
 }

@@ -32,8 +32,8 @@ class Features:
 def features_of(deployment: Deployment, load: Load, *, max_sequences: float | None = None) -> Features:
     """Return the features. max_sequences: that fit into the cache at once; None: as many as are asked for."""
     running = max(1.0, min(load.concurrency, max_sequences or load.concurrency))
-    depth = len(deployment.stages)
-    batch = max(1.0, running / depth)
+    depth, overlaps = len(deployment.stages), deployment.engine.overlaps_stages
+    batch = max(1.0, running / depth) if overlaps else running
     context = load.mean_prompt_tokens + load.mean_output_tokens / 2.0
     step = Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True)
     chunks = max(1.0, -(-load.computed_tokens // deployment.engine.chunk_tokens))
@@ -41,13 +41,14 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
     before = load.mean_prompt_tokens - load.computed_tokens / 2.0  # each token attends to: cached ones, half of others
     chunk = _works(deployment, Pass(tokens=tokens, sequences=1.0, context_tokens=before, decoding=False))
     slowest = max(chunk, key=_usual_s)
-    prompt = _sum([*chunk, {name: (chunks - 1.0) * value for name, value in slowest.items()}])
+    further = [slowest] if overlaps else chunk  # what each chunk after the first one adds
+    prompt = _sum([*chunk, *({name: (chunks - 1.0) * value for name, value in work.items()} for work in further)])
     hops = {"link_hop": depth - 1.0} if depth > 1 and deployment.host_calls else {}
     return Features(
         decode=_round(deployment, step, running) | {f"decode_{name}": count for name, count in hops.items()},
         decode_hops_s=hops_s(deployment, batch, batch),
         prompt=prompt | {f"prefill_{name}": count for name, count in hops.items()},
-        prompt_busy=chunks * _usual_s(slowest) / _usual_s(prompt),
+        prompt_busy=chunks * _usual_s(slowest) / _usual_s(prompt) if overlaps else 1.0,
         prompt_hops_s=hops_s(deployment, tokens, 1.0),
         running=running,
     )
@@ -56,10 +57,13 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
 def _round(deployment: Deployment, step: Pass, running: float) -> dict[str, float]:
     """Return the work between two tokens of a request: of all stages in turn, or of the slowest for each batch.
 
-    There are as many batches under way as stages, or as requests where those are fewer.
+    There are as many batches under way as stages, or as requests where those are fewer; one where stages do not
+    overlap.
     """
     stages = _works(deployment, step)
     passing = _sum(stages)
+    if not deployment.engine.overlaps_stages:
+        return passing
     batches, slowest = min(running, len(stages)), max(stages, key=_usual_s)
     return max(passing, {name: batches * value for name, value in slowest.items()}, key=_usual_s)
 

@@ -64,8 +64,8 @@ class Ceilings:
         users, busy = replica_users(self.demand.users, share, layout.replicas)
         running = max(1.0, min(users, self._held(layout)))
         constants, itl_factor, ttft_factor = self._constants(first)
-        batches = min(running, len(layout.places))
-        batch = max(1.0, running / len(layout.places))
+        depth = len(layout.places) if self.engine.overlaps_stages else 1
+        batches, batch = min(running, depth), max(1.0, running / depth)
         step_s, _ = self._pass_s(layout, batch, batches, decoding=True)
         prompt_s, busy_s = self._pass_s(layout, self.traffic.computed_tokens, 0.0, decoding=False)
         output, wait = self.traffic.mean_output_tokens, ttft_factor * constants["wait"]
@@ -129,6 +129,8 @@ class Ceilings:
         depth = len(layout.places)
         slowest = max(slowest, *(-(-count // depth) * least[kind] for kind, (_, count) in enumerate(self.kinds)))
         if not decoding:
+            if not self.engine.overlaps_stages:
+                slowest = total + head_s
             through_s = factor * (total + head_s + (chunks - 1.0) * slowest)
             return hops_s(self._across(layout), tokens / chunks, 1.0) + through_s, factor * chunks * slowest
         return hops_s(self._across(layout), tokens, tokens) + factor * max(total + head_s, batches * slowest), 0.0

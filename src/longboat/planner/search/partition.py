@@ -54,6 +54,11 @@ class StageTimes:
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
         self._counted: Counted = {} if counted is None else counted
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether stages compute at the same time."""
+        return self._engine.overlaps_stages
+
     def layer_s(self, layer: Layer, place: Place, tensor: int, expert: int, batch: float) -> float:
         return self._times(layer, place, tensor, expert, batch)[0]
 
@@ -99,8 +104,8 @@ def partitions(
     """Return layers of each stage that are worth a closer look, best guess first; none where none fits.
 
     In turn: the slowest stage as quick as can be while all requests of ``load`` are held, or as many requests held as
-    can be; for few requests, which pass one stage after the other, as many layers on the first places as they hold;
-    what the engine does by itself.
+    can be; for requests that pass one stage after the other, which few do and all of an engine whose stages do not
+    overlap, as many layers on the first places as they hold; what the engine does by itself.
     """
     num_layers = len(shape.layers)
     if len(places) == 1:
@@ -115,7 +120,7 @@ def partitions(
     uniform = len({(place.card, place.machine, place.link) for place in places}) == 1
     quickest = shelf.quickest(load.num_sequences)
     tried = [quickest or shelf.roomiest()]
-    if not uniform and load.num_sequences < len(places):
+    if not uniform and (load.num_sequences < len(places) or not times.overlaps):
         tried.append(shelf.filled(float("inf"), load.num_sequences))
     if uniform or quickest is None:
         tried.append(even_stages(num_layers, len(places)))
@@ -129,7 +134,7 @@ class _Shelf:
         self, shape: ModelShape, places: Sequence[Place], load: Load, times: StageTimes, tensor: int, by_copies: bool
     ) -> None:
         split = Split(tensor=tensor, stages=even_stages(len(shape.layers), len(places)), expert_parallel=by_copies)
-        batch = max(1.0, load.num_sequences / len(places))
+        batch = max(1.0, load.num_sequences / (len(places) if times.overlaps else 1))
         last = len(places) - 1
         self.layers = shape.layers
         known = {

@@ -1,0 +1,114 @@
+"""Layers of a llama.cpp model divided over unlike hosts, by memory and speed: decided, placed, and equal to one host's.
+
+Real Ray, the real llama.cpp, hosts of the network lab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fleet.fleet_lab import COMMAND, FleetLab, fleet_at
+from fleet.llama_cpp import why_no_llama_cpp
+from netlab.lab import Host, Lab, why_unavailable
+
+pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(900)]
+
+MIB = 1024**2
+PROCESSORS = {"quick": "Desktop-2ch-DDR5-5600", "slow": "Desktop-2ch-DDR3-1600"}
+# Neither holds the whole model.
+MEMORY_MIB = {"quick": 340, "slow": 700}
+LAYERS = {"quick": 10, "slow": 2}
+PROMPTS = ("What is Longboat?", "Many rowers", "Count to twenty:", "こんにちは")
+MODEL = """name: unlike
+models:
+  - name: m
+    source: builtin:random-100m
+    engine: {kind: llama.cpp, args: [--parallel, '2']}
+    resources: {cpus: 1}
+    load: {users: 2, prompt_tokens: 64, output_tokens: 64}
+"""
+
+
+@dataclass
+class Unlike:
+    """Two hosts that differ in processor and memory."""
+
+    fleet: FleetLab
+    hosts: dict[str, Host]
+
+    def up(self, more: str) -> str:
+        path = self.fleet.folder / "fleet.yaml"
+        path.write_text(MODEL + more)
+        return self.fleet.must("up", str(path), "--detach", timeout_s=400)
+
+    def texts(self) -> list[str]:
+        answers = [self.fleet.ask("m", prompt, 24, timeout_s=120) for prompt in PROMPTS]
+        assert [status for status, _ in answers] == [200] * len(PROMPTS), answers
+        return [choice["text"] for _, choice in answers]
+
+    def limit_memory(self, name: str, mib: int) -> None:
+        """Have a host read a limit of its control group. Only what it tells of itself changes."""
+        host = self.hosts[name]
+        host._inside().run(f"mount -t tmpfs tmpfs /sys/fs/cgroup; echo {mib * MIB} >/sys/fs/cgroup/memory.max")
+
+    def ranks(self) -> list[dict[str, Any]]:
+        """Of the only replica, in the order of their stages."""
+        (replica,) = self.fleet.replicas("m")
+        return sorted(replica["ranks"], key=lambda rank: int(rank["node_rank"]))
+
+    def given(self, flag: str) -> str:
+        """Return the value of a flag with which the head's engine was started."""
+        head = self.ranks()[0]
+        (host,) = (host for host in self.hosts.values() if host.address == head["address"])
+        words = host.run(["cat", f"/proc/{head['pid']}/cmdline"]).stdout.split("\0")
+        return str(words[words.index(flag) + 1])
+
+
+@pytest.fixture(scope="module")
+def unlike() -> Iterator[Unlike]:
+    if reason := why_no_llama_cpp(over_nodes=True) or why_unavailable():
+        pytest.skip(reason)
+    with Lab(2) as lab:
+        hosts = dict(zip(PROCESSORS, lab.hosts, strict=True))
+        common = ["--num-cpus", "2", "--token-file", str(lab.folder / "token")]
+        for name, host in hosts.items():
+            host.env["RAY_memory_monitor_refresh_ms"] = "0"
+            way = ["--head"] if name == "quick" else ["--join", hosts["quick"].address]
+            labels = ["--label", f"host={name}", "--label", f"longboat.processor={PROCESSORS[name]}"]
+            host.run([*COMMAND, "node", "start", *way, *labels, *common], timeout=240)
+        found = Unlike(fleet_at(lab, hosts["quick"]), hosts)
+        yield found
+        found.fleet.stop_watching()
+
+
+def test_layers_are_divided_by_memory_and_speed_and_answers_stay_equal(unlike: Unlike) -> None:
+    """The quick host gets as many as it holds, though the slow one has twice its memory: they compute in turn."""
+    unlike.limit_memory("quick", 4096)
+    unlike.up("    context: 512\n    placement: {labels: {host: quick}}\n")
+    alone = unlike.texts()
+    for name, mib in MEMORY_MIB.items():
+        unlike.limit_memory(name, mib)
+    printed = " ".join(unlike.up("    context: 512\n    split: auto\n").split())
+    on = [f"{count} layers on longboat.processor={PROCESSORS[name]}" for name, count in LAYERS.items()]
+    assert f"stages by label: {', '.join(on)}" in printed, printed
+    assert [rank["address"] for rank in unlike.ranks()] == [unlike.hosts[name].address for name in LAYERS]
+    assert unlike.given("--tensor-split") == str(LAYERS["slow"] + 1), "llama.cpp counts the output as one more layer"
+    assert unlike.texts() == alone
+    before = [(rank["pid"], rank["address"]) for rank in unlike.ranks()]
+    assert "nothing to change" in unlike.up("    context: 512\n    split: auto\n")
+    assert [(rank["pid"], rank["address"]) for rank in unlike.ranks()] == before
+
+
+def test_memory_decides_how_many_layers_the_quick_host_gets(unlike: Unlike) -> None:
+    """Only the number of stages is left to the planner. The quick host computes the output too, as the last stage."""
+    unlike.limit_memory("quick", 250)
+    unlike.limit_memory("slow", 700)
+    unlike.up("    context: 256\n    split: {pipeline: auto}\n")
+    quick, slow = (unlike.hosts[name].address for name in PROCESSORS)
+    assert [rank["address"] for rank in unlike.ranks()] == [slow, quick]
+    assert 1 < int(unlike.given("--tensor-split")) - 1 < LAYERS["quick"]
+    assert unlike.texts()
