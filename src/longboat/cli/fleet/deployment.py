@@ -18,11 +18,12 @@ from longboat.cluster.fleet.deployed import ENDING, controller_values
 from longboat.cluster.fleet.rollout_values import is_in_force, values_since, with_rollouts
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document
 from longboat.cluster.fleet.serve_rest import WRITING
+from longboat.cluster.fleet.until_written import until_written
 from longboat.cluster.preflight.knowledge import Basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan
-from longboat.cluster.ray.key_changes import TRIES, fleet_key_book, keys_locked, keys_path
+from longboat.cluster.ray.key_changes import fleet_key_book, keys_locked, keys_path
 from longboat.cluster.ray.session import Session
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.policy import AdminCredential, Policy
 from longboat.spec.diff import FleetDiff, diff
@@ -126,25 +127,26 @@ def put_fleet(
     """
     shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
     asks_for_keys = wanted.fleet.gateway.auth == "keys"
+
+    def attempt() -> dict[str, str] | None:
+        with WRITING, interrupt_deferred():  # Serve carries out the document even if interrupted: undo after it
+            told = values_since(controller_values(session.apps.all()), ended)
+            document = serve_document(
+                wanted.fleet,
+                shaped,
+                wanted.text,
+                policy=policy,
+                planned=wanted.planned,
+                deployed=kept,
+                in_force=session.apps.counts(),
+                others=session.apps.foreign(),
+            )
+            document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
+            session.rest.put(document)
+            return digests_in(document) if not told or is_in_force(document, session.apps.all()) else None
+
     with keys_locked(keys_path(wanted.fleet.name)) if asks_for_keys else nullcontext():
-        for _ in range(TRIES):
-            with WRITING, interrupt_deferred():  # Serve carries out the document even if interrupted: undo after it
-                told = values_since(controller_values(session.apps.all()), ended)
-                document = serve_document(
-                    wanted.fleet,
-                    shaped,
-                    wanted.text,
-                    policy=policy,
-                    planned=wanted.planned,
-                    deployed=kept,
-                    in_force=session.apps.counts(),
-                    others=session.apps.foreign(),
-                )
-                document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
-                session.rest.put(document)
-                if not told or is_in_force(document, session.apps.all()):
-                    return digests_in(document)
-    raise ClusterError("another command keeps changing this fleet", hint="run the command again")
+        return until_written(attempt)
 
 
 def _kept(change: FleetDiff | None, deployed: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

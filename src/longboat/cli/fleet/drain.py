@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.fleet.serve_rest import WRITING
+from longboat.cluster.fleet.until_written import until_written
 from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
 from longboat.cluster.ray.drain import drain_node
 from longboat.core.errors import ClusterError, UserInputError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ("run_drain",)
 
 POLL_S = 0.3
-TRIES = 3
 BACK_HINT = "longboat node stop and longboat node start on that machine make it a node again"
 
 
@@ -97,15 +97,16 @@ def _change(session: Session, change: Callable[[Drains], Drains]) -> None:
 
     What was written is read back, and written again where another command's document won.
     """
-    for _ in range(TRIES):
+
+    def attempt() -> Drains | None:
         with WRITING:
             apps = session.apps.all()
             values = controller_values(apps)
             drains = change(read_drains(values))
             session.rest.put(document_with(apps, values_with_drains(values, drains)))
-            if read_drains(controller_values(session.apps.all())) == drains:
-                return
-    raise ClusterError("another command keeps changing this fleet", hint="run the command again")
+            return drains if read_drains(controller_values(session.apps.all())) == drains else None
+
+    until_written(attempt)
 
 
 def _wait(session: Session, kind: str, name: str, is_empty: Callable[[FleetReport], bool], timeout_s: float) -> None:

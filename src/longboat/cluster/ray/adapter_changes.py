@@ -17,6 +17,7 @@ from longboat.cluster.fleet.adapters import (
 )
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.fleet.serve_rest import WRITING
+from longboat.cluster.fleet.until_written import until_written
 from longboat.cluster.preflight.adapters import adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest
 from longboat.cluster.preflight.knowledge import built_in_basis, shape_of
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ("AdapterSession", "adapter_entry", "adapter_rows", "add_adapter", "remove_adapter")
 
-TRIES = 3
 POLL_S = 0.2
 
 
@@ -112,15 +112,17 @@ def _row(model: ModelSpec, entry: AdapterSpec, report: FleetReport) -> dict[str,
 
 def _change(session: AdapterSession, change: Callable[[Fleet], Fleet]) -> Fleet:
     """Change the running fleet's adapters. What was written is read back, and written again where it was lost."""
-    for _ in range(TRIES):
+
+    def attempt() -> Fleet | None:
         text = controller_values(session.apps.all()).get("text")
         if text is None:
             raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
         fleet = change(running_fleet({"text": text}))
         if (written := _write(session, text, fleet)) is not None:
             session.expect(written)
-            return fleet
-    raise ClusterError("another command keeps changing this fleet", hint="run the command again")
+        return fleet if written is not None else None
+
+    return until_written(attempt)
 
 
 def _write(session: AdapterSession, text: str, fleet: Fleet) -> str | None:

@@ -10,6 +10,7 @@ from longboat.cluster.counts.by_hand import HOLDS, Hold, checked_hold, read_hold
 from longboat.cluster.fleet.adapters import running_fleet
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.fleet.serve_rest import WRITING
+from longboat.cluster.fleet.until_written import until_written
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.spec.scaling import scaled_models
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from longboat.cluster.fleet.serve_rest import ServeRest
 
 __all__ = ("CountSession", "Verb", "change_hold")
-
-TRIES = 3
 
 Verb = Literal["scale", "pause", "resume"]
 
@@ -40,7 +39,8 @@ def change_hold(session: CountSession, model: str, verb: Verb, *, asked: int | N
     asked: replicas for ``scale``; None: the fleet file decides again; by: the operator, for ``status``
     Raises UserInputError where the model cannot have that, ClusterError where no fleet is up.
     """
-    for _ in range(TRIES):
+
+    def attempt() -> Hold | None:
         with WRITING:
             apps = session.apps.all()
             values = controller_values(apps)
@@ -51,9 +51,10 @@ def change_hold(session: CountSession, model: str, verb: Verb, *, asked: int | N
             hold = replace(_changed(before, model, verb, asked), by=by, since_s=round(time.time(), 3))
             wanted = values_with_hold(values, model, checked_hold(models, model, hold))
             session.rest.put(document_with(apps, wanted))
-            if controller_values(session.apps.all()).get(HOLDS) == wanted[HOLDS]:
-                return read_holds(wanted).get(model, Hold())
-    raise ClusterError("another command keeps changing this fleet", hint="run the command again")
+            is_written = controller_values(session.apps.all()).get(HOLDS) == wanted[HOLDS]
+            return read_holds(wanted).get(model, Hold()) if is_written else None
+
+    return until_written(attempt)
 
 
 def _changed(hold: Hold, model: str, verb: Verb, asked: int | None) -> Hold:

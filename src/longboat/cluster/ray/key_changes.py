@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
 from longboat.cluster.fleet.serve_rest import WRITING
+from longboat.cluster.fleet.until_written import until_written
 from longboat.cluster.protocol.messages import keys_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.policy import KeyRecord
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from longboat.cluster.protocol.messages import FleetReport
 
 __all__ = (
-    "TRIES",
     "KeySession",
     "add_key",
     "change_keys",
@@ -42,7 +42,6 @@ __all__ = (
 
 log = logger("keys")
 
-TRIES = 3
 GATEWAYS_WAIT_S = 15.0
 POLL_S = 0.1
 LOCK_WAIT_S = 20.0
@@ -126,18 +125,19 @@ def change_keys(session: KeySession, change: Callable[[KeyBook], KeyBook]) -> Ke
     A file that cannot be written is a warning: the running fleet has the change.
     """
     fleet = str(_running_values(session)["fleet"])
+
+    def attempt() -> KeyBook | None:
+        with WRITING:
+            apps = session.apps.all()
+            values = controller_values(apps)
+            book = change(key_book_in(values) or KeyBook(salt=new_salt()))
+            session.rest.put(document_with(apps, values_with_keys(values, book)))
+            return book if read_keys(session) == book else None
+
     with keys_locked(keys_path(fleet)):
-        for _ in range(TRIES):
-            with WRITING:
-                apps = session.apps.all()
-                values = controller_values(apps)
-                book = change(key_book_in(values) or KeyBook(salt=new_salt()))
-                session.rest.put(document_with(apps, values_with_keys(values, book)))
-                is_written = read_keys(session) == book
-            if is_written:
-                _save(keys_path(fleet), book)
-                return book
-    raise ClusterError("another command keeps changing this fleet's keys", hint="run the command again")
+        book = until_written(attempt, "this fleet's keys")
+        _save(keys_path(fleet), book)
+    return book
 
 
 def _save(path: Path, book: KeyBook) -> None:
