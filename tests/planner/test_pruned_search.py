@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from itertools import accumulate, pairwise
 from random import Random
 
 import pytest
@@ -12,10 +14,15 @@ from longboat.catalog.quantized_names import named_model
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.planner.machines.pools import pools_of
+from longboat.planner.memory.fit import plan_fit
+from longboat.planner.memory.split_shape import Split
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.predict.engine import engine_traits
+from longboat.planner.predict.machine import LOOPBACK
 from longboat.planner.search.ceiling import Ceilings
 from longboat.planner.search.demand import Demand, Slo
 from longboat.planner.search.forecast import Forecasters
+from longboat.planner.search.partition import Place, StageTimes, partitions
 from longboat.planner.search.search import Search, SearchResult, search
 
 LIBRARY = built_in_library()
@@ -83,3 +90,37 @@ def test_bounds_spare_most_forecasts() -> None:
         made[prune] = sum("at most" in one.why for one in found.rejected)
     assert made[False] == 0
     assert made[True] > 50
+
+
+def test_bounds_know_that_layers_are_whole() -> None:
+    """Stages on cards of three speeds have few layers each: a bound for layers of any size spares a fifth of them."""
+    model, on, demand = shape("DeepSeek-V3"), "4x(8xH100)+4x(8xH200)+2x(8xB200), net=InfiniBand", Demand(users=256)
+    found = search([model], parse_cluster(on, LIBRARY), demand, "vllm", CALIBRATION)
+    mixed = [one for one in found.rejected if " + " in one.what]
+    assert sum("at most" in one.why for one in mixed) > len(mixed) / 3
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_no_division_has_a_quicker_slowest_stage(seed: int) -> None:
+    random = Random(seed)
+    model, demand = shape(random.choice(("Qwen3-8B", "gpt-oss-120b", "Gemma3-27B"))), Demand(users=16)
+    kinds = random.sample(("RTX4090", "L40S", "H100", "B200", "A100"), 3)
+    pools = pools_of(parse_cluster("+".join(f"1x({kind})" for kind in kinds) + ", net=100GbE", LIBRARY))
+    places = [Place(pool=pool.number, card=pool.card, machine=pool.machine, link=LOOPBACK) for pool in pools]
+    times = StageTimes(model, engine_traits("vllm"), demand.traffic(1.0))
+    load = replace(demand.load("vllm", 16), num_sequences=6)
+
+    def slowest_s(stages: tuple[int, ...]) -> float:
+        ends = [0, *accumulate(stages)]
+        spent = [
+            sum(times.layer_s(layer, place, 1, 1, 2.0) for layer in model.layers[start:stop])
+            for place, (start, stop) in zip(places, pairwise(ends), strict=True)
+        ]
+        return max(*spent[:-1], spent[-1] + times.head_s(places[-1], 1, 1, 2.0))
+
+    found = partitions(model, places, load, times, tensor=1, expert_parallel=False)[0]
+    count = len(model.layers)
+    others = ((one, two, count - one - two) for one in range(1, count - 1) for two in range(1, count - one))
+    cards = [place.card for place in places]
+    able = (stages for stages in others if plan_fit(model, cards, Split(stages=stages), load).holds)
+    assert slowest_s(found) <= min(map(slowest_s, able)) * (1 + 1e-5)

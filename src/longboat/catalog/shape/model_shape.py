@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from longboat.catalog.shape.cache import NO_CACHE, Cache
 from longboat.catalog.shape.weight import Weight
@@ -12,6 +14,7 @@ __all__ = ("MAX_LAYERS", "Layer", "ModelShape", "share_equal_layers")
 
 # No model has more: a broken file must not take the memory of the machine that reads it.
 MAX_LAYERS = 4096
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class Layer:
 class ModelShape:
     """A whole model.
 
-    It has 14 fields, two more than usual, because it is a record of a file's contents.
+    It has 14 fields, two more than usual, because it is a record of a file's contents, and keeps what was counted of it.
     """
 
     name: str
@@ -74,11 +77,31 @@ class ModelShape:
     kv_cache_dtype: str = ""  # type that the files are made for (``fp8``); ``""``: as ``dtype``
     estimate: tuple[str, ...] = ()  # reasons why numbers are estimates; empty where they are exact
     image_tokens: int = 0  # prompt tokens of an image (of 1024 x 1024 pixels where that matters); 0: not known
+    _counted: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     @property
     def tied(self) -> bool:
         """Whether the embedding is the output head too; pipelines hold it twice."""
         return self.head is None
+
+    def once(self, key: Hashable, count: Callable[[], T]) -> T:
+        """Return what ``count`` returned for this key before, or call it.
+
+        A search asks thousands of times for the same parts of a model.
+        """
+        if key not in self._counted:
+            self._counted[key] = count()
+        found: T = self._counted[key]
+        return found
+
+    @property
+    def kinds(self) -> tuple[Layer, ...]:
+        """Each sort of layer once."""
+        return tuple(layer for layer, _ in self.counted_layers(0, len(self.layers)))
+
+    def counted_layers(self, start: int, stop: int) -> tuple[tuple[Layer, int], ...]:
+        """Return each sort of layer from ``start`` to before ``stop`` once, in order, and how often it occurs."""
+        return self.once(("layers", start, stop), lambda: tuple(_counted(self.layers[start:stop])))
 
     def weights(self) -> Iterator[Weight]:
         """Yield every weight, those of equal layers as often as they occur."""
@@ -127,6 +150,12 @@ class ModelShape:
     def state_bytes(self) -> int:
         """Bytes of the states that a sequence has at any length."""
         return sum(layer.cache.state_bytes for layer in self.layers)
+
+
+def _counted(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, int]]:
+    by_identity = {id(layer): layer for layer in layers}
+    for key, count in Counter(map(id, layers)).items():
+        yield by_identity[key], count
 
 
 def share_equal_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:

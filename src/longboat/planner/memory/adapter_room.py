@@ -39,8 +39,7 @@ def adapter_parts(
 ) -> tuple[Mapping[int, int], int]:
     """Return the bytes of one rank for each sort of layer, by its ``id``, and for the vocabulary at either end."""
     taken = (room.slots + (room.held if in_host else 0)) * room.rank * number_bytes
-    kinds = {id(layer): layer for layer in shape.layers}
-    return {key: taken * _layer(layer, split) for key, layer in kinds.items()}, taken * _vocabulary(shape, split)
+    return {id(layer): taken * _layer(layer, split) for layer in shape.kinds}, taken * _vocabulary(shape, split)
 
 
 def _layer(layer: Layer, split: Split) -> int:

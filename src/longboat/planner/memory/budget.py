@@ -203,8 +203,9 @@ def _is_large(card: Card) -> bool:
 def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -> int:
     """Return the peak of the largest step: that of the widest layer; with experts, aiconfigurator's model of it."""
     tokens = batched_tokens(load, card)
-    kinds = _kinds(shape)
-    width = HIDDEN_STATES * shape.hidden_size + max(_results(layer, split) for layer in kinds)
+    kinds = shape.kinds
+    results = shape.once(("results", split.cut), lambda: max(_results(layer, split) for layer in kinds))
+    width = HIDDEN_STATES * shape.hidden_size + results
     peak = 2 * tokens * width
     if any(layer.num_experts for layer in kinds):
         heads = max((layer.num_heads * layer.value_dim for layer in kinds), default=0) or shape.hidden_size
@@ -235,9 +236,11 @@ def _expert_workspace(hidden: int, most: int, split: Split, tokens: int) -> int:
 
 def padding_bytes(shape: ModelShape, split: Split, experts_bytes: int) -> int:
     """Return bytes that padding adds to a rank's experts in MXFP4 (gpt-oss: 2,880 columns are held as 3,072)."""
+    if "mxfp4" not in shape.quantization:
+        return 0
     experts = (weight for weight in shape.layers[-1].weights if weight.part == "experts" and weight.shard == "in")
     widths = [weight.columns for weight in experts]
-    if "mxfp4" not in shape.quantization or not widths:
+    if not widths:
         return 0
     hidden, whole = shape.hidden_size, min(widths)
     piece = whole if split.expert > 1 else -(-whole // split.expert_cut)
@@ -247,10 +250,6 @@ def padding_bytes(shape: ModelShape, split: Split, experts_bytes: int) -> int:
 
 def _padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
-
-
-def _kinds(shape: ModelShape) -> list[Layer]:
-    return list({id(layer): layer for layer in shape.layers}.values())
 
 
 def _captured_sizes(num_sequences: int) -> int:
@@ -264,7 +263,7 @@ def _llama_overhead(card: Card, shape: ModelShape, load: Load, *, last: bool) ->
     tokens = batched_tokens(load, card)
     kept = load.context_tokens * load.num_sequences
     widths = [
-        sum(w.rows for w in layer.weights if w.shard in ("out", "kv_heads") and w.count == 1) for layer in _kinds(shape)
+        sum(w.rows for w in layer.weights if w.shard in ("out", "kv_heads") and w.count == 1) for layer in shape.kinds
     ]
     parts = {
         "activations": 4 * tokens * (2 * shape.hidden_size + max(widths, default=0)) + 2 * kept * tokens,

@@ -55,7 +55,8 @@ def find_obstacle(
         )
     if layers_only and tensor > 1:
         return Obstacle(what=f"tensor {tensor}: this engine divides layers only", hint=f"use {tensor} stages instead")
-    if not (found := _tensor_obstacle(shape, tensor, expert)):
+    found = shape.once(("obstacle", tensor, expert), lambda: _tensor_obstacle(shape, tensor, expert))
+    if not found:
         return None
     return Obstacle(what=found, hint=f"tensor {nearest_degrees(tensor_degrees(shape, expert=expert), tensor)} works")
 
@@ -96,14 +97,8 @@ def vocab_obstacle(vocab_size: int, tensor: int) -> str:
 def _tensor_obstacle(shape: ModelShape, tensor: int, expert: int) -> str:
     if tensor == 1:
         return ""
-    seen: set[int] = set()
-    for layer in shape.layers:
-        if id(layer) in seen:
-            continue
-        seen.add(id(layer))
-        if found := next(_layer_obstacles(shape, layer, tensor, expert), ""):
-            return found
-    return vocab_obstacle(shape.vocab_size, tensor)
+    found = (why for layer in shape.kinds for why in _layer_obstacles(shape, layer, tensor, expert))
+    return next(found, "") or vocab_obstacle(shape.vocab_size, tensor)
 
 
 def _layer_obstacles(shape: ModelShape, layer: Layer, tensor: int, expert: int) -> Iterator[str]:

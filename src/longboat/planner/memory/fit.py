@@ -6,8 +6,9 @@ because an engine gives every rank the same number of cache blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.adapter_room import adapter_bytes
@@ -187,11 +188,8 @@ def _runs_of(
     one = [stage.bytes_of(load.context_tokens) for stage in caches]
     known: dict[tuple[Card, bool], Mapping[str, int]] = {}
     runs: list[tuple[RankBytes, int]] = []
-    for index, card in enumerate(cards):
-        stage, tensor_rank = divmod(index, split.tensor)
-        if tensor_rank and (card is runs[-1][0].card or card == runs[-1][0].card):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-            continue
+    for index, card, count in _card_runs(cards, split.tensor):
+        stage = index // split.tensor
         last = stage == split.pipeline - 1
         if (card, last) not in known:
             known[card, last] = overhead_of(card, shape, split, load, last=last)
@@ -201,8 +199,18 @@ def _runs_of(
         overhead = _with_adapters(overhead, card, shape, split, load, stage)
         if last and (taken := draft_bytes(card, split, load)):
             overhead = {**overhead, "draft model": taken}
-        runs.append((_rank(card, split, load, index, weights[stage], overhead, one[stage]), 1))
+        runs.append((_rank(card, split, load, index, weights[stage], overhead, one[stage]), count))
     return runs
+
+
+def _card_runs(cards: Sequence[Card], tensor: int) -> Iterator[tuple[int, Card, int]]:
+    """Yield the first of equal cards in a row within a stage: its rank, the card, and how many they are."""
+    for start in range(0, len(cards), tensor):
+        index = start
+        for card, run in groupby(cards[start : start + tensor]):
+            count = sum(1 for _ in run)
+            yield index, card, count
+            index += count
 
 
 def _with_copies(overhead: Mapping[str, int], card: Card, load: Load, weights: Mapping[str, int]) -> Mapping[str, int]:

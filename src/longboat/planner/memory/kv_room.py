@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.split_shape import Split
-from longboat.planner.memory.stage_weights import counted_layers, stage_ranges
+from longboat.planner.memory.stage_weights import stage_ranges
 
 __all__ = ("StageCaches", "max_context", "stage_caches")
 
@@ -51,15 +52,19 @@ class StageCaches:
 
 def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[StageCaches, ...]:
     """Return the caches of each stage."""
-    stages = []
-    for layers in stage_ranges(split):
+
+    def count(layers: range) -> StageCaches:
         counts: dict[Cache, int] = {}
-        for layer, count in counted_layers(shape.layers[layers.start : layers.stop]):
+        for layer, times in shape.counted_layers(layers.start, layers.stop):
             if layer.cache.kind != "none":
-                counts[layer.cache] = counts.get(layer.cache, 0) + count
-        kinds = tuple((cache, count, cache.tensor_shards(split.cut)) for cache, count in counts.items())
-        stages.append(StageCaches(kinds, kv_bytes))
-    return tuple(stages)
+                counts[layer.cache] = counts.get(layer.cache, 0) + times
+        kinds = tuple((cache, times, cache.tensor_shards(split.cut)) for cache, times in counts.items())
+        return StageCaches(kinds, kv_bytes)
+
+    return tuple(
+        shape.once(("caches", layers.start, layers.stop, split.cut, kv_bytes), partial(count, layers))
+        for layers in stage_ranges(split)
+    )
 
 
 def max_context(caches: Sequence[StageCaches], rooms: Sequence[int], num_sequences: int, at_most: int = 0) -> int:

@@ -63,7 +63,7 @@ def packed_bytes(weights: Mapping[str, int]) -> int:
 def _activation_bytes(shape: ModelShape, split: Split, load: Load) -> int:
     """Return the largest step: hidden state and residual, gate and up projection together, and their product."""
     tokens = min(load.batched_tokens or BATCHED_TOKENS, load.context_tokens * load.num_sequences)
-    inner = max((_inner(layer) for layer in _kinds(shape)), default=0)
+    inner = max((_inner(layer) for layer in shape.kinds), default=0)
     return NUMBER_BYTES * tokens * (2 * shape.hidden_size + 3 * inner // split.tensor)
 
 
@@ -74,9 +74,5 @@ def _inner(layer: Layer) -> int:
 
 def _table_bytes(shape: ModelShape) -> int:
     """Return cosines and sines of every position, for a head."""
-    width = max((layer.query_dim for layer in _kinds(shape)), default=0)
+    width = max((layer.query_dim for layer in shape.kinds), default=0)
     return NUMBER_BYTES * shape.max_context_tokens * width
-
-
-def _kinds(shape: ModelShape) -> list[Layer]:
-    return list({id(layer): layer for layer in shape.layers}.values())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
-from longboat.catalog.shape.weight import Weight
 from longboat.planner.memory.split_shape import Split
 
-__all__ = ("counted_layers", "stage_ranges", "stage_weights")
+__all__ = ("end_weights", "stage_ranges", "stage_weights")
 
 
 def stage_ranges(split: Split) -> tuple[range, ...]:
@@ -21,13 +19,6 @@ def stage_ranges(split: Split) -> tuple[range, ...]:
     return tuple(ranges)
 
 
-def counted_layers(layers: Sequence[Layer]) -> Iterator[tuple[Layer, int]]:
-    """Yield each layer once, in order, and how often it occurs: equal layers of a model are one object."""
-    by_identity = {id(layer): layer for layer in layers}
-    for key, count in Counter(map(id, layers)).items():
-        yield by_identity[key], count
-
-
 def stage_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], ...]:
     """Return for each stage the bytes by part of its fullest rank.
 
@@ -35,35 +26,60 @@ def stage_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], .
     the final norm on the last. A tied embedding is held twice where first and last stage differ. Modules for
     multi-token prediction are not loaded.
     """
-    known: dict[int, Mapping[str, int]] = {}
-    stages: list[Counter[str]] = []
-    for layers in stage_ranges(split):
-        parts: Counter[str] = Counter()
-        for layer, count in counted_layers(shape.layers[layers.start : layers.stop]):
-            if id(layer) not in known:
-                known[id(layer)] = _by_part(layer.weights, split)
-            for part, size in known[id(layer)].items():
-                parts[part] += count * size
-        stages.append(parts)
-    _add_ends(shape, split, stages)
-    return tuple(dict(parts) for parts in stages)
+    stages = [_layers_by_part(shape, layers, split) for layers in stage_ranges(split)]
+    first, last = end_weights(shape, split)
+    stages[0] = _added(stages[0], first)
+    stages[-1] = _added(stages[-1], last)
+    return tuple(stages)
 
 
-def _by_part(weights: tuple[Weight, ...], split: Split) -> Counter[str]:
-    parts: Counter[str] = Counter()
-    for weight in weights:
-        cut = split.expert_cut if weight.part == "experts" else split.cut
-        parts[weight.part] += weight.rank_bytes(tensor=cut, expert=split.expert)
-    return parts
+def end_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return the bytes by part that a rank of the first and of the last stage hold beside their layers."""
+    key = ("ends", split.cut, split.pipeline > 1)
+    return shape.once(key, lambda: _count_ends(shape, split))
 
 
-def _add_ends(shape: ModelShape, split: Split, stages: list[Counter[str]]) -> None:
+def _layers_by_part(shape: ModelShape, layers: range, split: Split) -> Mapping[str, int]:
+    def count() -> Mapping[str, int]:
+        parts: dict[str, int] = {}
+        for layer, times in shape.counted_layers(layers.start, layers.stop):
+            for part, size in _by_part(shape, layer, split).items():
+                parts[part] = parts.get(part, 0) + times * size
+        return parts
+
+    return shape.once(("parts", layers.start, layers.stop, *_cuts(split)), count)
+
+
+def _by_part(shape: ModelShape, layer: Layer, split: Split) -> Mapping[str, int]:
+    def count() -> Mapping[str, int]:
+        parts: dict[str, int] = {}
+        for weight in layer.weights:
+            cut = split.expert_cut if weight.part == "experts" else split.cut
+            size = weight.rank_bytes(tensor=cut, expert=split.expert)
+            parts[weight.part] = parts.get(weight.part, 0) + size
+        return parts
+
+    return shape.once(("parts", id(layer), *_cuts(split)), count)
+
+
+def _cuts(split: Split) -> tuple[int, int, int]:
+    return split.cut, split.expert_cut, split.expert
+
+
+def _added(parts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+    return {part: parts.get(part, 0) + more.get(part, 0) for part in {**parts, **more}}
+
+
+def _count_ends(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
     if shape.embedding is not None:
-        stages[0]["embedding"] += shape.embedding.rank_bytes(tensor=split.cut)
+        first["embedding"] = shape.embedding.rank_bytes(tensor=split.cut)
     head = shape.head if shape.head is not None else shape.embedding
-    if head is not None and (shape.head is not None or len(stages) > 1):
-        stages[-1]["head"] += head.rank_bytes(tensor=split.cut)
+    if head is not None and (shape.head is not None or split.pipeline > 1):
+        last["head"] = head.rank_bytes(tensor=split.cut)
     for weight in shape.others:
         if weight.part != "mtp":
-            stage = stages[0] if weight.part == "vision" else stages[-1]
-            stage[weight.part] += weight.rank_bytes(tensor=split.cut)
+            stage = first if weight.part == "vision" else last
+            stage[weight.part] = stage.get(weight.part, 0) + weight.rank_bytes(tensor=split.cut)
+    return first, last

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from longboat.planner.predict.deployment import Deployment
+from collections.abc import Sequence
+
+from longboat.catalog.shape.model_shape import Layer
+from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.load import Load
 
 __all__ = ("sequences_that_fit",)
@@ -17,18 +20,18 @@ HELD_OUTPUT_RATIO = 0.6
 
 def sequences_that_fit(deployment: Deployment, load: Load) -> float:
     """Return requests of the load's lengths that the fullest stage can hold; at least one."""
-    stages = range(len(deployment.stages))
-    return max(1.0, min(_of_stage(deployment, load, index) for index in stages))
+    stages = zip(deployment.stages, deployment.counted_layers(), strict=True)
+    return max(1.0, min(_of_stage(deployment, load, stage, layers) for stage, layers in stages))
 
 
-def _of_stage(deployment: Deployment, load: Load, index: int) -> float:
-    stage, layers = deployment.stages[index], deployment.layers_of(index)
-    weights = sum(layer.num_bytes for layer in layers) / stage.tensor
+def _of_stage(deployment: Deployment, load: Load, stage: Stage, layers: Sequence[tuple[Layer, int]]) -> float:
+    weights = sum(count * layer.num_bytes for layer, count in layers) / stage.tensor
     memory = stage.machine.memory_bytes
     room = memory * MEMORY_RATIO - weights - min(RESERVE_BYTES, RESERVE_RATIO * memory)
     held = round(load.mean_prompt_tokens + HELD_OUTPUT_RATIO * load.mean_output_tokens)
     ranks = max(1, stage.tensor // deployment.attention_data)
     each = sum(
-        layer.cache.bytes_of(held, deployment.cache_bytes) / layer.cache.tensor_shards(ranks) for layer in layers
+        count * layer.cache.bytes_of(held, deployment.cache_bytes) / layer.cache.tensor_shards(ranks)
+        for layer, count in layers
     )
     return max(1e9, room) * deployment.attention_data / each if each else float("inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.predict.engine import EngineTraits
@@ -61,10 +62,10 @@ class Deployment:
         """Ranks talk through the sockets of their hosts."""
         return self.engine.host_calls and self.stages[0].machine.processor
 
-    def layers_of(self, index: int) -> tuple[Layer, ...]:
-        """Return the layers of one stage."""
-        start = sum(stage.num_layers for stage in self.stages[:index])
-        return self.shape.layers[start : start + self.stages[index].num_layers]
+    def counted_layers(self) -> list[tuple[tuple[Layer, int], ...]]:
+        """Return for each stage each sort of layer, and how often it occurs there."""
+        ends = list(accumulate((stage.num_layers for stage in self.stages), initial=0))
+        return [self.shape.counted_layers(start, stop) for start, stop in pairwise(ends)]
 
 
 def even_stages(shape: ModelShape, machine: Machine, *, pipeline: int, tensor: int, link: Fabric) -> tuple[Stage, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from longboat.planner.predict.deployment import Deployment
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.terms import DEFAULTS
-from longboat.planner.predict.work import Pass, stage_work
+from longboat.planner.predict.work import Pass, work_of
 
 __all__ = ("Features", "features_of", "hops_s")
 
@@ -40,7 +40,7 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
     tokens = load.computed_tokens / chunks
     before = load.mean_prompt_tokens - load.computed_tokens / 2.0  # each token attends to: cached ones, half of others
     chunk = _works(deployment, Pass(tokens=tokens, sequences=1.0, context_tokens=before, decoding=False))
-    slowest = max(chunk, key=_usual_s)
+    slowest = _slowest(chunk)
     further = [slowest] if overlaps else chunk  # what each chunk after the first one adds
     prompt = _sum([*chunk, *({name: (chunks - 1.0) * value for name, value in work.items()} for work in further)])
     hops = {"link_hop": depth - 1.0} if depth > 1 and deployment.host_calls else {}
@@ -64,7 +64,7 @@ def _round(deployment: Deployment, step: Pass, running: float) -> dict[str, floa
     passing = _sum(stages)
     if not deployment.engine.overlaps_stages:
         return passing
-    batches, slowest = min(running, len(stages)), max(stages, key=_usual_s)
+    batches, slowest = min(running, len(stages)), _slowest(stages)
     return max(passing, {name: batches * value for name, value in slowest.items()}, key=_usual_s)
 
 
@@ -79,22 +79,26 @@ def _sum(works: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _works(deployment: Deployment, step: Pass) -> list[dict[str, float]]:
     """Return the work of each stage; stages that are alike are counted once: deep pipelines have few sorts."""
     known: dict[tuple[object, ...], dict[str, float]] = {}
-    last = len(deployment.stages) - 1
-    for index, key in enumerate(keys := [_sort(deployment, index, last) for index in range(last + 1)]):
+    works, last = [], len(deployment.stages) - 1
+    for index, (stage, layers) in enumerate(zip(deployment.stages, deployment.counted_layers(), strict=True)):
+        key = id(stage), frozenset((id(layer), count) for layer, count in layers), index == last
         if key not in known:
-            known[key] = stage_work(deployment, index, step)
-    return [known[key] for key in keys]
+            known[key] = work_of(deployment, stage, layers, step, last=index == last)
+        works.append(known[key])
+    return works
 
 
-def _sort(deployment: Deployment, index: int, last: int) -> tuple[object, ...]:
-    stage = deployment.stages[index]
-    layers = frozenset(Counter(map(id, deployment.layers_of(index))).items())
-    return stage.machine, stage.tensor, stage.link, stage.near, layers, index == last
+def _slowest(works: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """Return the work that takes longest; stages that are alike have the same one."""
+    return max({id(work): work for work in works}.values(), key=_usual_s)
 
 
 def _usual_s(work: Mapping[str, float]) -> float:
     """Return seconds under the default constants."""
-    return sum(DEFAULTS[name] * value for name, value in work.items())
+    seconds = 0.0
+    for name, value in work.items():
+        seconds += DEFAULTS[name] * value
+    return seconds
 
 
 def hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:

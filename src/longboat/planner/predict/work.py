@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
@@ -16,7 +16,7 @@ from longboat.planner.predict.efficiency import expert_read_share
 from longboat.planner.predict.kernels import multiply_flops, unpacks
 from longboat.planner.predict.machine import Fabric
 
-__all__ = ("Pass", "expected_experts", "head_work", "layer_work", "stage_work")
+__all__ = ("Pass", "expected_experts", "head_work", "layer_work", "stage_work", "work_of")
 
 # Reads and writes of the hidden state in one layer, beside the multiplications: norms, residuals, rotation, conversion.
 ACTIVATION_PASSES = 10
@@ -47,12 +47,19 @@ def expected_experts(num_experts: int, experts_per_token: int, tokens: float) ->
 
 def stage_work(deployment: Deployment, index: int, step: Pass) -> dict[str, float]:
     """Return quantities of the terms for one stage, on its fullest rank, without the hop to the next."""
-    stage = deployment.stages[index]
+    layers, last = deployment.counted_layers()[index], index == len(deployment.stages) - 1
+    return work_of(deployment, deployment.stages[index], layers, step, last=last)
+
+
+def work_of(
+    deployment: Deployment, stage: Stage, layers: Iterable[tuple[Layer, int]], step: Pass, *, last: bool
+) -> dict[str, float]:
+    """Return what ``stage_work`` does for a stage with certain layers. last: it has the head too."""
     found: dict[str, float] = defaultdict(float)
-    for layer, count in _distinct(deployment, index):
+    for layer, count in layers:
         for name, value in layer_work(deployment, stage, layer, step).items():
             found[name] += count * value
-    if index == len(deployment.stages) - 1:
+    if last:
         for name, value in head_work(deployment, stage, step).items():
             found[name] += value
     return dict(found)
@@ -84,13 +91,6 @@ def head_work(deployment: Deployment, stage: Stage, step: Pass) -> dict[str, flo
     if step.decoding:
         found |= {"step": 1.0, "sequence": step.sequences}
     return {step.kind + name: value for name, value in found.items()}
-
-
-def _distinct(deployment: Deployment, index: int) -> Iterator[tuple[Layer, int]]:
-    layers = deployment.layers_of(index)
-    by_identity = {id(layer): layer for layer in layers}
-    for key, count in Counter(map(id, layers)).items():
-        yield by_identity[key], count
 
 
 def _layer_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> Iterator[tuple[str, float]]:

@@ -5,13 +5,14 @@ The bound is never below what the forecast says. Each step of it drops or lowers
 - A response lasts at least as long as its decode steps, its own prompt on its way through all stages, and its share of
   the prompts of others.
 - The slowest stage takes at least as long as if layers were divided into parts of any size, each stage
-  equally busy, and at least as long as the layers of one kind that some stage has for certain.
+  equally busy, and at least as long as if the model had only the layers of one kind, which are not divided.
 - The time of a stage is at least its time under the default constants, times the least factor of its layers.
 - More requests at once never bring fewer tokens per second, so all users are taken, as far as memory could hold them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import ceil, floor, inf, log2
 
@@ -44,11 +45,7 @@ class Ceilings:
         self.forecaster, self.shape, self.demand = forecaster, forecaster.shape, forecaster.demand
         self.engine = engine_traits(forecaster.engine)
         self.traffic = self.demand.traffic(1.0)
-        counts: dict[int, int] = {}
-        for layer in self.shape.layers:
-            counts[id(layer)] = counts.get(id(layer), 0) + 1
-        kinds = {id(layer): layer for layer in self.shape.layers}
-        self.kinds = [(layer, counts[key]) for key, layer in kinds.items()]
+        self.kinds = self.shape.counted_layers(0, len(self.shape.layers))
         self.has_experts = any(layer.num_experts for layer, _ in self.kinds)
         self.weight_bytes = self.shape.weight_bytes
         self._known: dict[tuple[object, ...], list[Seconds]] = {}
@@ -111,9 +108,8 @@ class Ceilings:
 
         batches: under way at once, while decoding
         """
-        runs: dict[int, tuple[Place, int]] = {}
-        for place in layout.places:
-            runs[place.pool] = (place, runs.get(place.pool, (place, 0))[1] + 1)
+        counts = Counter(place.pool for place in layout.places)
+        runs = {place.pool: (place, counts[place.pool]) for place in layout.places}
         first, last = layout.places[0], layout.places[-1]
         chunks = 1.0 if decoding else max(1.0, -(-tokens // self.engine.chunk_tokens))
         found = {
@@ -126,8 +122,9 @@ class Ceilings:
         total = sum(least[kind] * self.kinds[kind][1] for kind in kinds)
         speeds = {pool: 1.0 / max(1e-30, _slowness(each, least)) for pool, each in found.items()}
         slowest = (total + head_s * speeds[last.pool]) / sum(speeds[pool] * count for pool, (_, count) in runs.items())
-        depth = len(layout.places)
-        slowest = max(slowest, *(-(-count // depth) * least[kind] for kind, (_, count) in enumerate(self.kinds)))
+        for kind, (_, count) in enumerate(self.kinds):
+            whole = [(each[kind][0], runs[pool][1]) for pool, each in found.items()]
+            slowest = max(slowest, _slowest_of_whole(whole, count))
         if not decoding:
             if not self.engine.overlaps_stages:
                 slowest = total + head_s
@@ -188,9 +185,26 @@ class Ceilings:
 
 def _seconds(work: Mapping[str, float], constants: Mapping[str, float]) -> Seconds:
     """Return seconds under the default constants, and what calibration multiplies them by."""
-    usual_s = sum(DEFAULTS[name] * value for name, value in work.items())
-    known_s = sum(constants[name] * value for name, value in work.items())
+    usual_s = known_s = 0.0
+    for name, value in work.items():
+        usual_s += DEFAULTS[name] * value
+        known_s += constants[name] * value
     return usual_s, known_s / usual_s if usual_s > 0 else inf
+
+
+def _slowest_of_whole(places: list[tuple[float, int]], num_layers: int) -> float:
+    """Return the least seconds in which all places together, each at most so long, take ``num_layers`` whole layers.
+
+    places: seconds of a layer, and how many places take as long
+    """
+    if any(seconds <= 0.0 for seconds, _ in places):
+        return 0.0
+    limit_s = num_layers / sum(count / seconds for seconds, count in places)
+    while True:
+        taken = [(int(limit_s / seconds * ROUNDING), seconds, count) for seconds, count in places]
+        if sum(layers * count for layers, _, count in taken) >= num_layers:
+            return limit_s
+        limit_s = min((layers + 1) * seconds for layers, seconds, _ in taken)
 
 
 def _slowness(each: list[Seconds], least: list[float]) -> float:

@@ -85,13 +85,17 @@ class Forecast:
     def deployment(self) -> Deployment:
         """One replica as the time model sees it."""
         layout, split = self.layout, self.fit.split
+        pairs = list(zip(split.stages, layout.places, strict=True))
+        stages = {
+            (count, id(place)): Stage(
+                num_layers=count, machine=place.machine, tensor=layout.tensor, link=place.link, near=place.near
+            )
+            for count, place in pairs
+        }
         return Deployment(
             shape=self.shape,
             engine=engine_traits(self.engine),
-            stages=tuple(
-                Stage(num_layers=count, machine=place.machine, tensor=layout.tensor, link=place.link, near=place.near)
-                for count, place in zip(split.stages, layout.places, strict=True)
-            ),
+            stages=tuple(stages[count, id(place)] for count, place in pairs),
             attention_data=split.data,
             expert=split.expert,
             hop=layout.hop,

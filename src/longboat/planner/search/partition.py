@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.memory.adapter_room import adapter_parts
@@ -13,7 +14,7 @@ from longboat.planner.memory.budget import budget_of, modest_load, overhead_of
 from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes
 from longboat.planner.memory.processor import is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
-from longboat.planner.memory.stage_weights import stage_weights
+from longboat.planner.memory.stage_weights import end_weights, stage_weights
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load as Traffic
@@ -26,6 +27,7 @@ __all__ = ("Place", "StageTimes", "partitions")
 SEARCH_STEPS = 24
 # Seconds of stages that differ by this share of them count as equal.
 ALIKE = 1e-6
+TINY_S = 1e-30
 Counted = dict[tuple[object, ...], dict[str, float]]
 
 
@@ -144,17 +146,17 @@ class _Shelf:
         }
         # A cache of a given size takes the same of every place, however many layers it is for.
         self.caps = [known[place.card, index == last] - load.cache_bytes for index, place in enumerate(places)]
-        counted = stage_weights(shape, split)
-        first_bytes, last_bytes = _end_bytes(shape, split, counted)
-        self.caps[0] -= first_bytes + (packed_bytes(counted[0]) if is_wide(places[0].card, load) else 0)
-        self.caps[last] -= last_bytes + (packed_bytes(counted[-1]) if is_wide(places[last].card, load) else 0)
+        for index, parts in zip((0, last), end_weights(shape, split), strict=True):
+            wide = is_wide(places[index].card, load)
+            self.caps[index] -= sum(parts.values())
+            self.caps[index] -= packed_bytes(stage_weights(shape, split)[index]) if wide else 0
         self.caps[last] -= draft_bytes(places[last].card, split, load)
         self.draft_cache = 0.0 if load.cache_bytes else draft_cache_bytes(split, load) * load.context_tokens
         adapters, end_bytes = _adapter_parts(shape, split, places[0].card, load)
         self.caps[0] -= end_bytes
         self.caps[last] -= end_bytes
         self.head_s = times.head_s(places[last], tensor, split.expert, batch)
-        kinds = {id(layer): layer for layer in shape.layers}
+        kinds = {id(layer): layer for layer in shape.kinds}
         weight = {
             key: layer.rank_bytes(tensor=tensor, expert=split.expert) + adapters.get(key, 0)
             for key, layer in kinds.items()
@@ -171,24 +173,34 @@ class _Shelf:
 
     def filled(self, limit_s: float, num_sequences: float) -> tuple[int, ...] | None:
         """Return as many layers on each place in turn as memory and ``limit_s`` allow; None: some are left."""
-        stages, layer = [], 0
+        return self._filled(limit_s, num_sequences)[0]
+
+    def _filled(self, limit_s: float, num_sequences: float) -> tuple[tuple[int, ...] | None, float]:
+        """Return what ``filled`` does, and the least limit above ``limit_s`` with which some place takes more."""
+        stages, layer, next_s = [], 0, inf
         for place in range(len(self.caps)):
-            count = self._room(place, layer, limit_s, num_sequences)
+            count, at_s = self._room(place, layer, limit_s, num_sequences)
+            next_s = min(next_s, at_s)
             if not count:
-                return None
+                return None, next_s
             stages.append(count)
             layer += count
-        return tuple(stages) if layer == len(self.layers) else None
+        return (tuple(stages) if layer == len(self.layers) else None), next_s
 
-    def _room(self, place: int, first: int, limit_s: float, num_sequences: float) -> int:
-        """Return layers from ``first`` on that a place takes at most, one being left for each place behind it."""
+    def _room(self, place: int, first: int, limit_s: float, num_sequences: float) -> tuple[int, float]:
+        """Return layers from ``first`` on that a place takes at most, one being left for each place behind it.
+
+        The second number is the least limit with which it takes one more; infinite where memory is in the way.
+        """
         behind = len(self.caps) - 1 - place
-        seconds, used = self.seconds[place], self._used(num_sequences)
-        spare_s = limit_s if behind else limit_s - self.head_s
-        by_time = bisect_right(seconds, seconds[first] + spare_s) - 1
+        seconds, used, head_s = self.seconds[place], self._used(num_sequences), 0.0 if behind else self.head_s
+        by_time = bisect_right(seconds, seconds[first] + limit_s - head_s) - 1
         room = self.caps[place] - (0.0 if behind else num_sequences * self.draft_cache)
-        by_memory = bisect_right(used, used[first] + room) - 1
-        return max(0, min(by_time, by_memory, len(self.layers) - behind) - first)
+        most = min(bisect_right(used, used[first] + room) - 1, len(self.layers) - behind)
+        if by_time >= most:
+            return max(0, most - first), inf
+        taken = max(by_time, first)
+        return taken - first, head_s + seconds[taken + 1] - seconds[first]
 
     def _used(self, num_sequences: float) -> list[float]:
         """Return bytes of the layers up to each, with caches of that many requests; the last answer is kept."""
@@ -202,15 +214,16 @@ class _Shelf:
         best = self.filled(float("inf"), num_sequences)
         if best is None:
             return None
-        high = self.head_s + max(seconds[-1] for seconds in self.seconds)
-        low = 0.0
-        for _ in range(SEARCH_STEPS):
-            if high - low <= ALIKE * high:
-                break
+        high, low = self._slowest(best), 0.0
+        middle = min(high, self.head_s + 1.0 / sum(1.0 / max(TINY_S, seconds[-1]) for seconds in self.seconds))
+        while high - low > ALIKE * high:
+            found, next_s = self._filled(middle, num_sequences)
+            if found is None:
+                low = max(next_s, middle)
+            else:
+                high, best = min(self._slowest(found), middle), found
             middle = (low + high) / 2
-            found = self.filled(middle, num_sequences)
-            low, high, best = (low, self._slowest(found), found) if found else (middle, high, best)
-        return self._evened(best, high, num_sequences)
+        return self._evened(best, self._slowest(best), num_sequences)
 
     def _slowest(self, stages: Sequence[int]) -> float:
         """Return the seconds of the slowest place, and a little for rounding."""
@@ -220,17 +233,16 @@ class _Shelf:
 
     def _evened(self, stages: tuple[int, ...], limit_s: float, num_sequences: float) -> tuple[int, ...]:
         """Move layers from full places back to emptier ones behind them while none gets over ``limit_s``."""
-        counts = list(stages)
+        counts, first = list(stages), len(self.layers)
         for place in range(len(counts) - 1, 0, -1):
+            first -= counts[place]
             while counts[place - 1] > 1:
-                first = sum(counts[:place])
-                moved = [*counts[: place - 1], counts[place - 1] - 1, counts[place] + 1, *counts[place + 1 :]]
                 lighter = self._spent(place - 1, first - counts[place - 1], counts[place - 1])
                 heavier = self._spent(place, first - 1, counts[place] + 1)
-                room = self._room(place, first - 1, limit_s, num_sequences)
+                room, _ = self._room(place, first - 1, limit_s, num_sequences)
                 if heavier >= lighter or room < counts[place] + 1:
                     break
-                counts = moved
+                counts[place - 1], counts[place], first = counts[place - 1] - 1, counts[place] + 1, first - 1
         return tuple(counts)
 
     def _spent(self, place: int, first: int, count: int) -> float:
@@ -266,15 +278,3 @@ def _adapter_parts(shape: ModelShape, split: Split, card: Card, load: Load) -> t
 
 def _cache_bytes(layer: Layer, load: Load, tensor: int) -> float:
     return layer.cache.bytes_of(load.context_tokens, load.kv_bytes) / layer.cache.tensor_shards(tensor)
-
-
-def _end_bytes(shape: ModelShape, split: Split, counted: Sequence[Mapping[str, int]]) -> tuple[int, int]:
-    """Return bytes of a rank of the first and of the last stage that belong to no layer. counted: those of all."""
-    kinds = {id(layer): layer for layer in shape.layers}
-    each = {key: layer.rank_bytes(tensor=split.tensor, expert=split.expert) for key, layer in kinds.items()}
-    layers = [each[id(layer)] for layer in shape.layers]
-    sums = [0, *accumulate(layers)]
-    ends = list(accumulate(split.stages))
-    first = sum(counted[0].values()) - sums[ends[0]]
-    last = sum(counted[-1].values()) - (sums[ends[-1]] - sums[ends[-2]])
-    return first, last

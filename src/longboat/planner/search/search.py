@@ -153,7 +153,7 @@ class Search:
         """Return whether dividing requests is asked for, or allowed and saves copies of caches."""
         if self.demand.split.data > 1:
             return True
-        caches = {layer.cache for layer in {id(layer): layer for layer in self.shape.layers}.values()}
+        caches = {layer.cache for layer in self.shape.kinds}
         copied = any(cache.kind != "none" and cache.tensor_shards(layout.tensor) < layout.tensor for cache in caches)
         return self.demand.data_attention and copied
 

@@ -51,9 +51,8 @@ class Sample:
 
 def _check_possible(deployment: Deployment) -> None:
     """Raise UserInputError where no engine can have run so: weights beyond all memory, a split that cannot be."""
-    for index, stage in enumerate(deployment.stages):
-        layers = deployment.layers_of(index)
-        held = sum(layer.num_bytes for layer in layers) / stage.tensor
+    for stage, layers in zip(deployment.stages, deployment.counted_layers(), strict=True):
+        held = sum(count * layer.num_bytes for layer, count in layers) / stage.tensor
         if held > stage.machine.memory_bytes:
             raise UserInputError(
                 f"{stage.tensor} x {stage.machine.name} cannot hold the weights: {held / GIB:.1f} GiB on each, which "
