@@ -29,6 +29,8 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
 LIMITS = {"--help": 0.15, "completion": 0.15, "completion of models": 0.15}
 LIMIT_S, LIMIT_MIB, LIMIT_IDLE = 0.5, 60.0, 0.1
+LIMIT_IDLE_MANY, MANY = 0.5, 64
+ENGINE = "longboat_fake"
 FLEET = """name: bench
 models:
   - {{name: a, source: 'builtin:tiny', engine: fake, replicas: {replicas}, resources: {{cpus: 0.01}}}}
@@ -87,6 +89,8 @@ def ticks_of_node(run: Path) -> dict[int, tuple[str, int, int]]:
 def _title(line: bytes) -> str:
     """A short name for a process: Ray's own titles, the module that Python runs, or the program."""
     words = line.decode(errors="replace").rstrip("\0").split("\0")
+    if any(word.endswith("process/keeper.py") for word in words[:6]):
+        return "keepers"
     if words[0].startswith("ray::"):
         return words[0].split(".")[0].split("#")[0].strip()
     if "-m" in words[:-1]:
@@ -106,7 +110,8 @@ def idle(run: Path, seconds: float) -> dict[str, Any]:
             kind["count"] += 1
             kind["cores"] += (ticks - before[pid][1]) / TICKS_PER_S / seconds
             kind["mib"] += rss / MIB
-    return {"kinds": kinds, "cores": sum(kind["cores"] for kind in kinds.values())}
+    cores, mib = (sum(kind[what] for title, kind in kinds.items() if title != ENGINE) for what in ("cores", "mib"))
+    return {"kinds": kinds, "cores": cores, "mib": mib}
 
 
 def commands(file: str) -> dict[str, tuple[str, ...]]:
@@ -164,7 +169,9 @@ def show(found: Mapping[str, Any]) -> None:
         figures = f"{row['cpu_s']:7.2f} {limit_s:6.2f} {ratio:7.1f} {row['rss_mib']:6.0f} {row['wall_s']:7.2f}"
         print(f"{name:20} {figures}{over}")
     idle = found["idle"]
-    print(f"\nidle with {found['replicas']} replicas: {idle['cores']:.3f} of a core (wanted: {LIMIT_IDLE})")
+    wanted = LIMIT_IDLE_MANY if found["replicas"] >= MANY else LIMIT_IDLE
+    what = f"{idle['cores']:.3f} of a core (wanted: {wanted}), {idle['mib']:.0f} MiB resident"
+    print(f"\nidle with {found['replicas']} replicas, without the engines: {what}; load {os.getloadavg()[0]:.1f}")
     print(f"{'PROCESSES':44} {'COUNT':>5} {'CORES':>7} {'MIB':>7}")
     for title, kind in sorted(idle["kinds"].items(), key=lambda item: -item[1]["cores"]):
         print(f"{title[:44]:44} {kind['count']:5.0f} {kind['cores']:7.4f} {kind['mib']:7.0f}")

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from longboat.cli.shared import cluster_at_hand
+from longboat.cluster.fleet.serve_rest import DashboardAwayError, ServeRest
+from longboat.cluster.host.record import ClusterRecord, save_record
+from longboat.core.errors import ClusterError
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +47,33 @@ def test_word_of_a_cluster_from_another_user_does_not_count(nowhere: Path) -> No
         nowhere.write_text(f"127.0.0.1:{listener.getsockname()[1]}")
         assert cluster_at_hand.word_of_ray(nowhere, os.getuid())
         assert not cluster_at_hand.word_of_ray(nowhere, os.getuid() + 1)
+
+
+def test_dashboard_that_is_away_is_told_with_what_the_machine_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
+    with pytest.raises(DashboardAwayError) as away:
+        ServeRest("http://127.0.0.1:9", "").details()
+    assert cluster_at_hand.explained(away.value) is away.value, "this machine is no node"
+    kept = ClusterRecord(
+        role="head",
+        address="127.0.0.1",
+        interface="lo",
+        gcs_address="127.0.0.1:6379",
+        run=str(tmp_path / "run"),
+        temp_dir=str(tmp_path / "ray"),
+        token_file="",
+        started_by_up=True,
+        phase="up",
+    )
+    save_record(kept.with_runner(os.getpid()))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert cluster_at_hand.explained(away.value) is away.value, "another cluster is meant"
+    monkeypatch.setenv("RAY_ADDRESS", kept.gcs_address)  # as a session of Ray leaves it
+    error = cluster_at_hand.explained(away.value)
+    assert "this machine is the local cluster that longboat up started" in error.message
+    assert "dashboard at http://127.0.0.1:9 does not answer" in error.message
+    assert "comes back by itself within seconds" in error.hint
+    other = ClusterError("no fleet is up on this cluster")
+    assert cluster_at_hand.explained(other) is other

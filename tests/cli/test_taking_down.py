@@ -97,12 +97,20 @@ def test_added_models_are_taken_down_without_asking_the_nodes() -> None:
     assert set(fleet.serve.apps) == {CONTROLLER_APP, model_app_name(MODEL.name), "theirs"}
 
 
-@pytest.mark.parametrize("status", ["DEPLOY_FAILED", "UNHEALTHY"])
-def test_a_controller_that_serve_gave_up_is_told_at_once_in_serves_words(status: str) -> None:
+def test_a_controller_that_serve_gave_up_is_told_at_once_in_serves_words() -> None:
     with pytest.raises(ControllerFailedError, match="no such module") as caught:
-        session(status).expect("x", timeout_s=3600)
+        session("DEPLOY_FAILED").expect("x", timeout_s=3600)
     assert "longboat status" not in caught.value.hint
     assert "longboat down" in caught.value.hint
+
+
+def test_a_controller_that_was_killed_is_waited_for() -> None:
+    fleet = session("UNHEALTHY")
+    with pytest.raises(ClusterError, match="no such module") as caught:
+        fleet.report()
+    assert "restarts by itself" in caught.value.hint
+    with pytest.raises(ClusterError, match="did not come up"):
+        fleet.expect("x", timeout_s=0.01)
 
 
 def test_a_controller_that_is_late_is_waited_for_and_then_told_without_longboat_status() -> None:

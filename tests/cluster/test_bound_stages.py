@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from longboat.cluster.fleet.serve_config import ShapedModel, bundle_labels, serve_document
+from longboat.cluster.fleet.deployed import bundle_labels
+from longboat.cluster.fleet.serve_config import ShapedModel, serve_document
 from longboat.cluster.protocol.model import read_shape
 from longboat.core.topology import Node
 from longboat.planner.fleet.place import NoShape, shape_gang

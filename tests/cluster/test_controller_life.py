@@ -42,7 +42,7 @@ async def test_a_fleet_that_comes_up_after_a_down_that_was_cut_orders_its_nodes_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def alive() -> Mapping[str, Any]:
-        return {"n": {}}
+        return {"n": {"Resources": {}, "Labels": {}}}
 
     monkeypatch.setattr(controller, "_alive_nodes", alive)
     daemon, document = Daemon(), controller_document(FLEET, dump_fleet(FLEET))

@@ -222,6 +222,16 @@ def test_what_finds_no_room_is_said_with_the_nodes_that_are_missing() -> None:
     assert looks.keeper.book.counts["e"].problem == ""
 
 
+def test_what_is_bound_to_a_label_that_no_node_carries_is_said_with_the_label() -> None:
+    looks = Looks(replace(ELASTIC, min_replicas=1))
+    bound = [{"zone": "a"}, {"zone": "a", "host": "gone"}]
+    looks.keeper.found({"e": 1}, {"e": [{"GPU": 1.0}, {"GPU": 1.0}]}, {"e": bound})
+    for _ in range(20):
+        looks.now_s += 1.0
+        looks.keeper.look([], looks.now_s, partial=False, nodes=[{"GPU": 4.0}], labels=[{"zone": "a", "host": "here"}])
+    assert looks.keeper.book.counts["e"].problem == "1 replica finds no room: needs a node with host=gone"
+
+
 def test_two_models_on_two_slots_go_to_the_one_with_work() -> None:
     one, two = (replace(ELASTIC, name=name, min_replicas=least, max_replicas=2) for name, least in (("a", 0), ("b", 0)))
     looks = Looks(one, two)

@@ -140,6 +140,31 @@ async def test_a_stopped_rank_is_a_loss(ranks: list[Rank], pulse: GangPulse) -> 
     assert "stopped" in loss.reason
 
 
+async def test_a_rank_in_the_supervisors_own_process_is_read_without_a_connection(ranks: list[Rank]) -> None:
+    ranks[0].cpu_s, ranks[1].cpu_s = 3.5, 7.5
+    pulse = GangPulse.of(plan(ranks), ranks[0].tell)
+    assert pulse is not None
+    try:
+        async with listening(pulse.address, door_word(KEY)) as heard:
+            await until(lambda: heard.beats and heard.beats[-1].ranks[1].cpu_s == 7.5, "rank 1's CPU time came")
+            assert heard.beats[-1].ranks[0].cpu_s == 3.5
+            assert (ranks[0].door.num_clients, ranks[1].door.num_clients) == (0, 1)
+        ranks[0].life = Life.STOPPED
+        loss = await asyncio.wait_for(pulse.loss(), DEADLINE_S)
+        assert loss.node_rank == 0
+    finally:
+        pulse.close()
+
+
+async def test_a_rank_in_the_supervisors_own_process_is_not_judged_before_it_runs(ranks: list[Rank]) -> None:
+    pulse = GangPulse.of(plan(ranks), lambda: None)
+    assert pulse is not None
+    try:
+        assert pulse.tell().ranks[0].life is Life.RUNS
+    finally:
+        pulse.close()
+
+
 async def test_a_rank_whose_agent_is_away_is_told_as_silent(ranks: list[Rank], pulse: GangPulse) -> None:
     async with listening(pulse.address, door_word(KEY)) as heard:
         await until(lambda: heard.beats, "it beats")

@@ -45,6 +45,8 @@ class Engine(http.server.BaseHTTPRequestHandler):
 class Agent:
     """An agent that obeys; tests break it."""
 
+    own_beat = None
+
     def __init__(self, rank: int, port: int) -> None:
         self.rank, self.port = rank, port
         self.stopped: list[float] = []

@@ -67,6 +67,13 @@ def test_worker_waits_for_its_head_and_says_so() -> None:
     assert "when its head can be reached" in here.hint
 
 
+@pytest.mark.parametrize("phase", ["starting", "rejoining"])
+def test_node_whose_ray_has_begun_but_is_not_up_says_so_at_once(phase: str) -> None:
+    here = standing(replace(LOCAL, phase=phase), Facts(runner=True, ray=True, same_boot=True))
+    assert not here.runs, "a command that connects now waits for many seconds"
+    assert "start" in here.trouble
+
+
 def test_node_that_was_stopped_says_so_and_is_resumed_on_demand() -> None:
     here = standing(replace(HEAD, phase="stopped"), Facts(runner=False, ray=False, same_boot=True))
     assert "longboat node stop ended it" in here.what

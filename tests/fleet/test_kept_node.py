@@ -12,6 +12,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +23,25 @@ import pytest
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.lasting import Streams
 from longboat.cluster.host.adopted import ray_here
-from longboat.cluster.host.record import ClusterRecord, load_record
+from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 ONE = "name: t\nmodels:\n  - {name: a, source: 'builtin:tiny', replicas: 1, resources: {cpus: 0.1}, "
 ONE += "engine: {kind: fake, options: {itl_ms: 50}}}"
-SPLIT = "split: {pipeline: 2}, placement: {stages: [{ray.io/node-id: %s}, {ray.io/node-id: %s}]}, replicas: 1"
+SPLIT = "split: {pipeline: 2}, placement: {stages: [{}, {}]}, replicas: 1"
 NODE = ("runner", "starter", "raylet", "gcs_server", "controller", "daemon", "gateway")
 PARTS = (*NODE, "supervisor", "agent", "keeper")
+IS_SPLIT = bool(os.environ.get("LONGBOAT_TEST_ALL_KILLS"))
 ALL = [*((part,) for part in PARTS), *itertools.combinations(PARTS, 2)]
-KILLS = ALL if os.environ.get("LONGBOAT_TEST_ALL_KILLS") else [("runner",), ("runner", "raylet")]
+WHOLE = {part: 1 for part in (*PARTS, "rank")} | ({"keeper": 2, "rank": 2} if IS_SPLIT else {"agent": 0})
+"""How many processes each part has."""
+FACTS = ("this machine is the local cluster", "it restarts by itself")
+"""Words of an error of ``longboat status`` that say what the machine is, or what comes back."""
+SLOW_S = 10.0
+STEADY_S = 30.0
+"""Of the runner: Ray that ends sooner is started again after a pause."""
+KILLS = ALL if IS_SPLIT else [("runner",), ("runner", "raylet")]
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +51,9 @@ def up(lab: FleetLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flee
         lab.env["LONGBOAT_HOME"] = str(tmp_path_factory.mktemp("home"))
         patch.setenv("LONGBOAT_HOME", lab.env["LONGBOAT_HOME"])
         lab.must("up", lab.write(ONE), "--detach", timeout_s=240)
-        if KILLS is ALL:
-            node = json.loads(lab.must("status", "--json"))["nodes"][0]["node_id"]
-            split = ONE.replace("replicas: 1", SPLIT % (node, node))
-            lab.must("up", lab.write(split), "--detach", timeout_s=240)
+        if IS_SPLIT:
+            lab.must("up", lab.write(ONE.replace("replicas: 1", SPLIT)), "--detach", timeout_s=240)
+        wait_until(f"every part is there: {WHOLE}", lambda: census(lab) == WHOLE)
         yield lab
 
 
@@ -66,10 +75,13 @@ def pids_of(up: FleetLab, part: str) -> list[int]:
         "daemon": "ray::NodeDaemon",
         "gateway": "longboat.gateway",
         "keeper": "process/keeper",
+        "rank": "python -m longboat_fake",
     }
     if part == "runner":
         return [record_of(up).runner_pid]
-    return [pid for pid in up.processes() if words[part] in command_line(pid)]
+    lines = {pid: command_line(pid) for pid in up.processes()}
+    kept = {pid: line.rpartition(" -- ")[0] or line for pid, line in lines.items()}  # a keeper's has its rank's as well
+    return [pid for pid, line in kept.items() if words[part] in line]
 
 
 def command_line(pid: int) -> str:
@@ -84,9 +96,73 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def census(up: FleetLab) -> dict[str, int]:
+    """How many processes each part has; ranks are counted with it, so that an engine without an owner is seen."""
+    return {**{part: len(pids_of(up, part)) for part in PARTS}, "rank": len(pids_of(up, "rank"))}
+
+
+def is_steady(up: FleetLab, parts: tuple[str, ...]) -> bool:
+    """Whether Ray's last start is far enough in the past, where these parts are its own."""
+    if not {"starter", "raylet", "gcs_server"} & set(parts):
+        return True
+    (starter,) = pids_of(up, "starter")
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - born_ticks(starter) / os.sysconf("SC_CLK_TCK")
+    return age_s > STEADY_S + 1.0
+
+
+class Watch(threading.Thread):
+    """Asks for the status again and again until the block is left, and notes what it says that is not so."""
+
+    def __init__(self, up: FleetLab) -> None:
+        super().__init__()
+        self.began_s = time.monotonic()
+        self.untrue: list[tuple[float, str]] = []
+        self._up = up
+        self._over = threading.Event()
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+    @property
+    def untrue_until_s(self) -> float:
+        """Seconds from the beginning to the end of the last answer that was not true."""
+        return max((at_s for at_s, _ in self.untrue), default=0.0)
+
+    def run(self) -> None:
+        while not self._over.wait(0.3):
+            asked_s = time.monotonic()
+            done = self._up.cli("status", "--json")
+            took_s = time.monotonic() - asked_s
+            problem = untruth(done) or (f"it took {took_s:.1f} s" if took_s > SLOW_S else "")
+            if problem:
+                self.untrue.append((time.monotonic() - self.began_s, problem))
+
+
+def untruth(done: subprocess.CompletedProcess[str]) -> str:
+    """What is not so in what ``longboat status --json`` printed; empty where nothing is."""
+    try:
+        told = json.loads(done.stdout)
+    except ValueError:
+        return f"no document: exit {done.returncode}: {done.stdout[-200:]} {done.stderr[-300:]}"
+    if "error" in told:
+        words = f"{told['error']['message']} → {told['error']['hint']}"
+        return "" if any(fact in words for fact in FACTS) else f"it does not say what the machine is: {words}"
+    ready = [replica for replica in told["replicas"] if replica["phase"] == "ready"]
+    pids = [rank["pid"] for replica in ready for rank in replica["ranks"]]
+    pids += [gateway["pid"] for gateway in told["gateways"] if not gateway["problem"]]
+    gone = [pid for pid in pids if not born_ticks(pid)]
+    return f"processes that it shows are gone: {gone}" if gone else ""
+
+
 @pytest.mark.parametrize("parts", KILLS, ids="+".join)
 def test_node_that_lost_parts_is_whole_again(up: FleetLab, parts: tuple[str, ...]) -> None:
-    with Streams([f"http://127.0.0.1:{up.port}"], "a", num_clients=4, max_tokens=40) as streams:
+    wait_until("Ray has run for a while: after ends in a row its runner waits longer", lambda: is_steady(up, parts))
+    with Streams([f"http://127.0.0.1:{up.port}"], "a", num_clients=4, max_tokens=40) as streams, Watch(up) as watch:
         pids = kill_parts(up, parts)
         began_s = time.monotonic()
         wait_until("a runner keeps the node", lambda: record_of(up).is_kept and record_of(up).phase == "up")
@@ -94,10 +170,16 @@ def test_node_that_lost_parts_is_whole_again(up: FleetLab, parts: tuple[str, ...
         managed_s = time.monotonic() - began_s
         wait_until("the model answers", lambda: up.answers("a"))
         answers_s = time.monotonic() - began_s
+        wait_until("every part is there, and none of another life", lambda: census(up) == WHOLE)
+        wait_until("status is true", lambda: not untruth(up.cli("status", "--json")))
+        up.must("up", str(up.folder / "fleet.yaml"), "--detach")
     print(
-        f"\nKILLED {'+'.join(parts)}: status after {managed_s:.1f} s, an answer after {answers_s:.1f} s, "
+        f"\nKILLED {'+'.join(parts)}: status after {managed_s:.1f} s, an answer after {answers_s:.1f} s, all parts and "
+        f"an order after {time.monotonic() - began_s:.1f} s, status untrue until {watch.untrue_until_s:.1f} s, "
         f"{streams.num_whole} streams whole, {len(streams.failed)} failed, {len(streams.differing)} differing"
     )
+    for at_s, problem in watch.untrue:
+        print(f"  after {at_s:.1f} s: {problem}")
     assert (streams.failed, streams.differing) == ([], [])
     assert streams.num_whole >= streams.num_clients
     assert record_of(up).runner_pid not in pids

@@ -384,6 +384,10 @@ def main() -> None:
     """Entry point: every error becomes what was wrong, where, and what to do next."""
     try:
         app()
+    except ClusterError as error:
+        from longboat.cli.shared.cluster_at_hand import explained
+
+        _leave(explained(error))
     except LongboatError as error:
         _leave(error)
     except KeyboardInterrupt:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from longboat.cluster.host.cluster_token import TOKEN_VARIABLES
 from longboat.cluster.host.standing import Standing, standing_here
-from longboat.core.errors import ClusterError
+from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import run_folder
 
 if TYPE_CHECKING:
     from longboat.cli.shared.quick_session import QuickSession
     from longboat.cluster.ray.session import Session
 
-__all__ = ("cluster_env", "connect", "connect_quickly", "quick_session", "word_of_ray")
+__all__ = ("cluster_env", "connect", "connect_quickly", "explained", "quick_session", "word_of_ray")
 
 RAY_WORD = Path("/tmp/ray/ray_current_cluster")  # noqa: S108
 """Where ``ray start`` writes the address of the cluster it started or joined, when no other folder was chosen."""
@@ -100,8 +100,21 @@ def connect() -> Session:
     try:
         return Session(env)
     except ClusterError as error:
-        here = None if os.environ.get("RAY_ADDRESS") else standing_here(run_folder())
-        raise error if here is None else _told_by(here, error) from error
+        raise _explained(error) from error
+
+
+def explained(error: LongboatError) -> LongboatError:
+    """Return an error that says what this machine is, where the cluster's dashboard does not answer."""
+    from longboat.cluster.fleet.serve_rest import DashboardAwayError
+
+    return _explained(error) if isinstance(error, DashboardAwayError) else error
+
+
+def _explained(error: ClusterError) -> ClusterError:
+    here, address = standing_here(run_folder()), os.environ.get("RAY_ADDRESS", "")
+    if here is None or address not in ("", here.record.gcs_address):  # a session leaves its address in the variable
+        return error
+    return _told_by(here, error)
 
 
 def _told_by(here: Standing, error: ClusterError) -> ClusterError:

@@ -14,7 +14,7 @@ from longboat.cluster.counts.book import CountBook
 from longboat.cluster.counts.by_hand import Hold, read_holds
 from longboat.cluster.counts.cold_starts import ColdStarts
 from longboat.cluster.counts.history import History
-from longboat.cluster.counts.room import missing_nodes, room_of, taken_by
+from longboat.cluster.counts.room import missing_label, missing_nodes, room_of, taken_by
 from longboat.cluster.counts.tally import Tally
 from longboat.core.scaling import Decision, ModelObservation, ScaledModel, StartingReplica
 from longboat.core.states import Asleep, Phase, ReplicaState
@@ -47,6 +47,7 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         self._scaler: Scaler | None = None
         self._in_force: dict[str, int] = {}  # what Serve has, as far as is known
         self._bundles: dict[str, list[dict[str, float]]] = {}  # model → what a replica takes of each of its nodes
+        self._labels: dict[str, list[dict[str, str]]] = {}  # model → what each of a replica's nodes must carry
         self._short_since_s: dict[str, float] = {}  # model → since when some wanted replicas are not heard of
         self._starts = ColdStarts()
         self._asked: set[str] = set()  # sleeping models that a request asked for since the last look
@@ -88,9 +89,13 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         self,
         in_force: Mapping[str, int],
         bundles: Mapping[str, list[dict[str, float]]] = MappingProxyType({}),
+        labels: Mapping[str, list[dict[str, str]]] = MappingProxyType({}),
     ) -> None:
-        """Take in what Serve has. in_force: model → replicas; bundles: model → what one takes of each of its nodes"""
-        self._bundles = dict(bundles)
+        """Take in what Serve has.
+
+        in_force: model → replicas; bundles, labels: model → what one takes of each of its nodes, and asks of it
+        """
+        self._bundles, self._labels = dict(bundles), dict(labels)
         self._models = {name: self._with_takes(model) for name, model in self._models.items()}
         before, self._in_force = self._in_force, dict(in_force)
         deployed = {name for name in in_force if name in self._models and (self._adopts or name not in before)}
@@ -125,11 +130,12 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         *,
         partial: bool,
         nodes: Sequence[Mapping[str, float]] = (),
+        labels: Sequence[Mapping[str, str]] = (),
     ) -> list[Change]:
         """Observe, decide, and return what Serve is to be asked for.
 
         states: all replicas; partial: more of them may live than this controller has heard
-        nodes: what each node has
+        nodes, labels: what each node has, and carries
         """
         states = tuple(states)
         self._starts.see(states, now_s)
@@ -148,7 +154,8 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         decided = {one.model: one for one in self._scaler.decide(now_s, room)}
         self.history.adds(now_s, seen, decided.values(), room)
         unplaced = {name: 0 if partial else self._unplaced(name, states, now_s) for name in names}
-        return [change for name in names if (change := self._change(decided[name], now_s, unplaced[name], nodes))]
+        changes = [self._change(decided[name], now_s, unplaced[name], nodes, labels) for name in names]
+        return [change for change in changes if change is not None]
 
     def applied(self, change: Change, now_s: float) -> None:
         """Note that Serve took a change."""
@@ -232,7 +239,12 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         return missing if now_s - self._short_since_s.setdefault(name, now_s) >= PLACE_S else 0
 
     def _change(
-        self, decision: Decision, now_s: float, unplaced: int, nodes: Sequence[Mapping[str, float]]
+        self,
+        decision: Decision,
+        now_s: float,
+        unplaced: int,
+        nodes: Sequence[Mapping[str, float]],
+        labels: Sequence[Mapping[str, str]],
     ) -> Change | None:
         name = decision.model
         decision = self._with_minimum(decision)
@@ -240,7 +252,9 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
             decision, self._models[name], self._hold(name), now_s, self._in_force[name], self._starts.newest(name)
         )
         if missing := max(unplaced, decision.short):
-            problem = _no_room(missing, missing_nodes(missing, self._bundles.get(name, ()), nodes))
+            label = missing_label(self._labels.get(name, ()), labels) if labels else ""
+            num_nodes = missing_nodes(missing, self._bundles.get(name, ()), nodes)
+            problem = _no_room(missing, f"a node with {label}" if label else _more_like_the_largest(num_nodes))
             self.book.lacks(name, missing, problem)
         if decision.replicas == self._in_force[name]:
             return None
@@ -252,8 +266,10 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         return replace(decision, replicas=max(decision.replicas, least))
 
 
-def _no_room(num_replicas: int, num_nodes: int) -> str:
+def _no_room(num_replicas: int, needed: str) -> str:
     what = "1 replica finds no room" if num_replicas == 1 else f"{num_replicas} replicas find no room"
-    if not num_nodes:
-        return what
-    return f"{what}: needs {num_nodes} more node{'s' if num_nodes > 1 else ''} like the largest one"
+    return f"{what}: needs {needed}" if needed else what
+
+
+def _more_like_the_largest(num_nodes: int) -> str:
+    return f"{num_nodes} more node{'s' if num_nodes > 1 else ''} like the largest one" if num_nodes else ""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-__all__ = ("missing_nodes", "room_of", "taken_by")
+__all__ = ("missing_label", "missing_nodes", "room_of", "taken_by")
 
 KINDS = ("GPU", "CPU")
 Bundle = Mapping[str, float]
+Labels = Mapping[str, str]
 
 
 def taken_by(bundles: Sequence[Bundle]) -> dict[str, float]:
@@ -31,3 +32,9 @@ def missing_nodes(num_replicas: int, bundles: Sequence[Bundle], nodes: Sequence[
     most = max((bundle.get(kind, 0.0) for bundle in bundles), default=0.0)
     here = math.floor(largest / most + 1e-9) if most else 0
     return math.ceil(num_replicas * len(bundles) / here) if here else 0
+
+
+def missing_label(bundles: Sequence[Labels], nodes: Sequence[Labels]) -> str:
+    """Return a label, as KEY=VALUE, that one of a replica's nodes must carry and no node does; empty: there is none."""
+    wanted = [(key, value) for labels in bundles for key, value in labels.items()]
+    return next((f"{key}={value}" for key, value in wanted if all(node.get(key) != value for node in nodes)), "")

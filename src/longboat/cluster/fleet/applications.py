@@ -11,7 +11,7 @@ from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX
 from longboat.core.errors import ClusterError
 
-__all__ = ("CONTROLLER_HINT", "ControllerFailedError", "ServeApplications")
+__all__ = ("CONTROLLER_HINT", "CONTROLLER_RESTARTS", "ControllerFailedError", "ServeApplications")
 
 GIVEN_UP_EVERY_S = 3.0
 GONE_EVERY_S = 0.2
@@ -20,6 +20,7 @@ CONTROLLER_HINT = (
     "ray status shows the cluster; the controller's log is in logs/serve of Ray's session folder on the head; "
     "longboat down ends the fleet in any case"
 )
+CONTROLLER_RESTARTS = f"it restarts by itself within seconds; if it does not: {CONTROLLER_HINT}"
 
 
 class ControllerFailedError(ClusterError):
@@ -65,7 +66,10 @@ class ServeApplications:
         return CONTROLLER_APP in self.all()
 
     def check_controller(self) -> None:
-        """Check the controller. Raises ControllerFailedError when Serve has given it up."""
+        """Check the controller.
+
+        Raises ControllerFailedError when Serve has given it up, ClusterError while Serve replaces it.
+        """
         _check(self.all())
 
     def given_up(self) -> dict[str, str]:
@@ -123,6 +127,8 @@ def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[st
 
 def _check(apps: Mapping[str, Mapping[str, Any]]) -> None:
     controller = apps.get(CONTROLLER_APP, {})
-    if (status := controller.get("status")) in ("DEPLOY_FAILED", "UNHEALTHY"):
-        words = controller.get("message") or "Serve does not say why"
+    status, words = controller.get("status"), controller.get("message") or "Serve does not say why"
+    if status == "DEPLOY_FAILED":
         raise ControllerFailedError(f"the fleet's controller is {status}: {words}", hint=CONTROLLER_HINT)
+    if status == "UNHEALTHY":  # it ran, and Serve starts another one
+        raise ClusterError(f"the fleet's controller is {status}: {words}", hint=CONTROLLER_RESTARTS)

@@ -154,10 +154,11 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
     async def _follow_nodes(self) -> None:
         while True:
             try:
-                resources = await asyncio.to_thread(_alive_nodes)
-                alive = set(resources)
-                self._counts.nodes = tuple(resources.values())
-                self._resources = resources
+                nodes = await asyncio.to_thread(_alive_nodes)
+                alive = set(nodes)
+                self._resources = {node_id: node["Resources"] for node_id, node in nodes.items()}
+                self._counts.nodes = tuple(self._resources.values())
+                self._counts.labels = tuple(node.get("Labels") or {} for node in nodes.values())
             except Exception as error:
                 log.warning("cannot list the nodes: %r", error)
                 alive = set(self._nodes)
@@ -259,8 +260,8 @@ def _carry_out(step: Step, dashboard: str) -> None:
             rest.put(document)
 
 
-def _alive_nodes() -> dict[str, Mapping[str, float]]:
-    """Return node → its resources."""
+def _alive_nodes() -> dict[str, Mapping[str, Any]]:
+    """Return node → what Ray lists of it."""
     import ray
 
-    return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longboat.cluster.counts.keeper import Change, CountKeeper
-from longboat.cluster.fleet.deployed import bundles_in_force, counts_in_force
+from longboat.cluster.fleet.deployed import bundles_in_force, counts_in_force, labels_in_force
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.fleet.unplaced import end_actors, unplaced_actors
 from longboat.cluster.host.cluster_token import cluster_token
@@ -55,6 +55,7 @@ class CountLoop:
         self._clocks_s = time.time() - time.monotonic()
         self._asleep: Mapping[str, Asleep] = {}
         self.nodes: tuple[Mapping[str, float], ...] = ()  # what each node has, as last listed
+        self.labels: tuple[Mapping[str, str], ...] = ()  # what each node carries
         self.figures: Mapping[str, Mapping[str, float]] = {}  # of each model's number, for metrics
 
     def take(self, values: Mapping[str, Any]) -> None:
@@ -112,10 +113,11 @@ class CountLoop:
         if not self.keeper.is_complete or time.monotonic() - self._read_s >= READ_EVERY_S:
             self._read_s = time.monotonic()
             apps = (await asyncio.to_thread(rest.details)).get("applications", {})
-            self.keeper.found(counts_in_force(apps), bundles_in_force(apps))
+            self.keeper.found(counts_in_force(apps), bundles_in_force(apps), labels_in_force(apps))
             await asyncio.to_thread(end_actors, unplaced_actors(apps))
         now_s = self._now_s()
-        for change in self.keeper.look(self._states(), now_s, partial=self._is_partial(), nodes=self.nodes):
+        states, partial = self._states(), self._is_partial()
+        for change in self.keeper.look(states, now_s, partial=partial, nodes=self.nodes, labels=self.labels):
             await self._apply(rest, change)
         self.figures = self.keeper.book.figures()
 

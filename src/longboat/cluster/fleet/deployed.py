@@ -24,12 +24,14 @@ __all__ = (
     "ENDING",
     "SCALED_FROM_OUTSIDE",
     "Applications",
+    "bundle_labels",
     "bundles_in_force",
     "controller_values",
     "counts_in_force",
     "document_with",
     "is_ours",
     "key_book_in",
+    "labels_in_force",
     "plain_policy",
     "values_with_keys",
     "without_file",
@@ -74,6 +76,23 @@ def bundles_in_force(apps: Applications) -> dict[str, list[dict[str, float]]]:
     prefix = MODEL_APP_PREFIX
     return {
         name.removeprefix(prefix): bundles for name, bundles in found.items() if name.startswith(prefix) and bundles
+    }
+
+
+def bundle_labels(args: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the labels that each bundle's node must carry, its stage's included; empty where nothing is asked for."""
+    labels = [{**args["labels"], **stage} for stage in args.get("stages") or [{}] * len(args["bundles"])]
+    return labels if any(labels) else []
+
+
+def labels_in_force(apps: Applications) -> dict[str, list[dict[str, str]]]:
+    """Return model → the labels that each of a replica's nodes must carry, where any are asked for."""
+    prefix = MODEL_APP_PREFIX
+    found = {name: (app.get("deployed_app_config") or {}).get("args", {}) for name, app in apps.items()}
+    return {
+        name.removeprefix(prefix): bundle_labels(args)
+        for name, args in found.items()
+        if name.startswith(prefix) and "labels" in args
     }
 
 

@@ -36,7 +36,6 @@ from longboat.spec.types.source import is_fetched
 
 __all__ = (
     "ShapedModel",
-    "bundle_labels",
     "controller_document",
     "digests_in",
     "gateway_settings",
@@ -150,12 +149,6 @@ def digests_in(document: Mapping[str, Any]) -> dict[str, str]:
         for app in document["applications"]
         if app["name"].startswith(MODEL_APP_PREFIX)
     }
-
-
-def bundle_labels(args: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the labels that each bundle's node must carry, its stage's included; empty where nothing is asked for."""
-    labels = [{**args["labels"], **stage} for stage in args.get("stages") or [{}] * len(args["bundles"])]
-    return labels if any(labels) else []
 
 
 def _model_application(

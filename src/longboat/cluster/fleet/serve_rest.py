@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 
-__all__ = ("WRITING", "ServeRest")
+__all__ = ("WRITING", "DashboardAwayError", "ServeRest")
 
 PATH = "/api/serve/applications/"
 SCALE_PATH = "/api/v1/applications/{app}/deployments/{deployment}/scale"
@@ -25,6 +25,10 @@ A document is written whole: without the lock, one change would put back what an
 """
 
 
+class DashboardAwayError(ClusterError):
+    """The dashboard does not answer: the head is away, or has just been started."""
+
+
 class ServeRest:
     """token: Ray's cluster token; empty on a cluster without authentication."""
 
@@ -36,7 +40,7 @@ class ServeRest:
     def details(self) -> dict[str, Any]:
         """Serve's view of all applications, deployments and replicas.
 
-        Raises ClusterError when the dashboard does not answer.
+        Raises DashboardAwayError when the dashboard does not answer.
         """
         answer: dict[str, Any] = json.loads(self._call("GET", PATH))
         return answer
@@ -67,7 +71,7 @@ class ServeRest:
             response = connection.getresponse()
             read, status = response.read(), response.status
         except (OSError, HTTPException) as error:
-            raise ClusterError(
+            raise DashboardAwayError(
                 f"the cluster's dashboard at {self.url} does not answer: {error}",
                 hint="the node that runs the head must be up, with Ray's dashboard on it",
             ) from error

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longboat.cluster.gang.heartbeat_publisher import DOOR
+from longboat.cluster.gang.heartbeat_publisher import DOOR, OwnBeat
 from longboat.cluster.gang.phases import follow_phases
 from longboat.cluster.gang.rank_heartbeat import RankHeartbeat
 from longboat.cluster.gang.rank_ports import RankPorts
@@ -48,6 +48,8 @@ CAUSE_LINES, TAIL_LINES = 600, 30
 """Lines of a log in which the cause of a rank's end is looked for, and that are shown where it is not found."""
 
 MEMORY_FIRST_S, MEMORY_EVERY_S = 3.0, 15.0
+USAGE_EVERY_S = 5.0
+"""A supervisor renews every second; what ``longboat status`` shows of memory and CPU time may be this old."""
 
 
 class NodeAgent:  # size: one method for each order of the supervisor, and one for each thing that it watches
@@ -66,7 +68,8 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         self._health = RankHealth(node_rank=node_rank, alive=False, phase="", rss_bytes=0, cpu_s=0.0)
         self._lost: asyncio.Future[RankLoss] | None = None
         self._ports = RankPorts()
-        self._heartbeat = RankHeartbeat(node_rank)
+        self._heartbeat = RankHeartbeat(node_rank, is_own=lease_s is None)
+        self._measured_s = -USAGE_EVERY_S
         self._marks: dict[str, str] = {}
         self._is_stopped = False
         self._weights: HeldWeights | None = None  # pinned for as long as this agent lives
@@ -145,15 +148,18 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
 
     async def renew(self) -> RankHealth:
         """Note that the supervisor is alive, and say how the rank is."""
-        self._renewed_at_s = time.monotonic()
+        now_s = self._renewed_at_s = time.monotonic()
         pid = self._rank.keeper_pid if self._rank else None
-        usage = group_usage(pid) if pid else None
-        return dataclasses.replace(
-            self._health,
-            alive=self._rank is not None and not (self._lost and self._lost.done()),
-            rss_bytes=usage.rss_bytes if usage else 0,
-            cpu_s=usage.cpu_s if usage else 0.0,
-        )
+        if pid and now_s - self._measured_s >= USAGE_EVERY_S:
+            self._measured_s, usage = now_s, group_usage(pid)
+            self._health = dataclasses.replace(self._health, rss_bytes=usage.rss_bytes, cpu_s=usage.cpu_s)
+        alive = self._rank is not None and not (self._lost and self._lost.done())
+        return dataclasses.replace(self._health, alive=alive)
+
+    @property
+    def own_beat(self) -> OwnBeat | None:
+        """The rank's heartbeat for a supervisor in this process; None where it is heard through a port."""
+        return self._heartbeat.own_beat if self._lease_s is None else None
 
     async def wait_lost(self) -> RankLoss:
         """Return when the rank is gone, whatever ended it."""

@@ -73,7 +73,7 @@ class Gang:
             )
         _check_paths(model.source, (head, *others))
         self.plan, self.revision = _plan(model, shape, identity, (head, *others)), head.revision
-        self._pulse = GangPulse.of(self.plan)
+        self._pulse = GangPulse.of(self.plan, self._agents[0].own_beat)
         return self.plan
 
     async def start(self) -> tuple[RankState, ...]:

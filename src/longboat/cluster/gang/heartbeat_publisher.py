@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 
 from longboat.cluster.protocol.messages import RankLoss
 from longboat.core.plan import GangPlan
@@ -18,7 +19,7 @@ from longboat.heartbeat.wire import BEAT_EVERY_S, door_word
 from longboat.routing.health.liveness import Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
 from longboat.telemetry import logger
 
-__all__ = ("DOOR", "GangPulse")
+__all__ = ("DOOR", "GangPulse", "OwnBeat")
 
 log = logger("supervisor")
 
@@ -27,6 +28,9 @@ DOOR = "beats"
 
 LIMITS = LivenessLimits(unreached_s=2.5, stopped_beats=8, unacked_s=3.0, hang_s=60.0)
 """Gateways send streams elsewhere sooner: a gang that comes back gets new ones, one that was ended must start again."""
+
+OwnBeat = Callable[[], Beat | None]
+"""Returns None until the rank runs."""
 
 STEPS_EVERY_S, STEPS_IDLE_S = 0.5, 2.0
 """An engine with no request in it makes no steps, so that it is asked less often."""
@@ -39,29 +43,34 @@ _ASK_S = 2.0
 class GangPulse:
     """The pulse of one gang. It is made when the plan is complete, and needs a heartbeat port at every agent."""
 
-    def __init__(self, plan: GangPlan) -> None:
+    def __init__(self, plan: GangPlan, own: OwnBeat | None = None) -> None:
+        """own: the heartbeat of rank 0, where its agent lives in this process; it is then not heard through its port"""
         now_s = time.monotonic()
         self._url = f"http://{plan.head.address}:{plan.head.ports.get('api', 0)}"
         self._api_key = plan.api_key
         word = door_word(plan.api_key)
         self._ears = [_RankEar(rank.node_rank, now_s) for rank in plan.ranks]
         self._socket = door_socket(plan.head.address)
-        self._door = BeatDoor(self._socket, word, self.tell)
+        self._own = own
+        self._door = BeatDoor(self._socket, word, self._turn)
         self.address = f"{plan.head.address}:{self._socket.getsockname()[1]}"
         self._liveness = Liveness(LIMITS, now_s)
+        self._judged_s = now_s
+        self._lost: asyncio.Future[RankLoss] | None = None
         self._steps: tuple[int | None, int | None] = None, None
         doors = [(rank.address, rank.ports[DOOR]) for rank in plan.ranks]
-        works = [listen(*door, word, ear) for door, ear in zip(doors, self._ears, strict=True)]
+        heard = list(zip(doors, self._ears, strict=True))[0 if own is None else 1 :]
+        works = [listen(*door, word, ear) for door, ear in heard]
         works += [self._door.open(), self._ask_for_steps()]
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
 
     @classmethod
-    def of(cls, plan: GangPlan) -> GangPulse | None:
+    def of(cls, plan: GangPlan, own: OwnBeat | None = None) -> GangPulse | None:
         """Make the pulse of a gang; None where an agent, or this process, has no heartbeat port."""
         if any(DOOR not in rank.ports for rank in plan.ranks):
             return None
         try:
-            return cls(plan)
+            return cls(plan, own)
         except OSError as error:
             log.warning("%s/%s publishes no heartbeats: %s", plan.model, plan.replica, error)
             return None
@@ -69,18 +78,27 @@ class GangPulse:
     def tell(self) -> Beat:
         """Return the gang's heartbeat as it is known here now."""
         now_s = time.monotonic()
+        if self._own is not None and (beat := self._own()) is not None:
+            self._ears[0].on_beat(beat)
         steps, running = self._steps
         return Beat(ranks=tuple(ear.told(now_s) for ear in self._ears), steps=steps, num_running=running)
 
     async def loss(self) -> RankLoss:
         """Return when a rank does not work any more. Its agent reports an ended rank, with the reason."""
-        while True:
-            now_s = time.monotonic()
-            self._liveness.hear(self.tell(), now_s)
-            judgement = self._liveness.judge(now_s)
-            if judgement.health is Health.LOST and judgement.cause != "ended":
-                return RankLoss(node_rank=judgement.node_rank or 0, reason=judgement.detail)
-            await asyncio.sleep(BEAT_EVERY_S)
+        self._lost = self._lost or asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._lost)
+
+    def _turn(self) -> Beat:
+        """Return the gang's heartbeat, and judge it: a process that wakes up seldom takes less of a core."""
+        beat, now_s = self.tell(), time.monotonic()
+        if self._lost is None or now_s - self._judged_s < BEAT_EVERY_S / 2:  # a client has just been welcomed
+            return beat
+        self._judged_s = now_s
+        self._liveness.hear(beat, now_s)
+        judged = self._liveness.judge(now_s)
+        if judged.health is Health.LOST and judged.cause != "ended" and not self._lost.done():
+            self._lost.set_result(RankLoss(node_rank=judged.node_rank or 0, reason=judged.detail))
+        return beat
 
     def close(self) -> None:
         for task in self._tasks:

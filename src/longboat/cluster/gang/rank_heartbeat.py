@@ -19,8 +19,10 @@ __all__ = ("RankHeartbeat",)
 class RankHeartbeat:
     """Answers from the moment that the rank runs; its port is known before."""
 
-    def __init__(self, node_rank: int) -> None:
+    def __init__(self, node_rank: int, *, is_own: bool = False) -> None:
+        """is_own: the gang's supervisor lives in this process and reads ``own_beat``; nothing is sent"""
         self._node_rank = node_rank
+        self._is_own = is_own
         self._socket: socket.socket | None = None
         self._rank: RankProcess | None = None
         self._life: RankLife | None = None
@@ -38,8 +40,15 @@ class RankHeartbeat:
         if self._socket is not None:
             peers = {other.address for other in plan.ranks} - {plan.ranks[self._node_rank].address}
             self._rank, self._life, self._links = rank, RankLife(rank.pid), RankLinks(rank.pid, peers)
+            if self._is_own:
+                self._socket.close()
+                return
             self._door = BeatDoor(self._socket, door_word(plan.api_key), self._beat)
             await self._door.open()
+
+    def own_beat(self) -> Beat | None:
+        """Return the rank's heartbeat; None before it runs."""
+        return self._beat() if self._life is not None else None
 
     def end(self) -> None:
         """Say from now on that the rank has ended: it is being stopped."""

@@ -39,7 +39,9 @@ def standing(record: ClusterRecord, facts: Facts) -> Standing:
     """Judge a node by its record and by what can be seen of it."""
     if facts.runner:
         trouble, hint = _kept(record, facts)
-        return Standing(record=record, runs=not trouble or facts.ray, trouble=trouble, hint=hint)
+        is_begun = record.phase in ("starting", "rejoining")  # Ray's processes are there before they answer
+        runs = not trouble or (facts.ray and not is_begun)
+        return Standing(record=record, runs=runs, trouble=trouble, hint=hint)
     if facts.ray and not record.is_ended:
         hint = "longboat node start has another process watch over it; nothing is interrupted"
         return Standing(record=record, runs=True, trouble="which runs, but the process that keeps it ended", hint=hint)

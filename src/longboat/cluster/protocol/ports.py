@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from longboat.cluster.protocol.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
 from longboat.core.plan import GangPlan
 from longboat.core.states import RankState
+from longboat.routing.health.liveness import Beat
 
 __all__ = ("AgentPort", "ControllerPort", "RayAgent", "ServeController")
 
 
 class AgentPort(Protocol):
     """One agent of the gang. Every call may raise when the agent or its node is gone."""
+
+    @property
+    def own_beat(self) -> Callable[[], Beat | None] | None:
+        """The heartbeat of its rank, where the agent lives in the supervisor's process; else None."""
 
     async def fetch(self) -> None: ...
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts: ...
@@ -34,6 +40,8 @@ class ControllerPort(Protocol):
 
 class RayAgent:
     """A NodeAgent actor."""
+
+    own_beat = None
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle

@@ -8,7 +8,7 @@ from typing import Any
 from ray import serve
 
 from longboat.cluster.fleet.controller import FleetController
-from longboat.cluster.fleet.serve_config import bundle_labels
+from longboat.cluster.fleet.deployed import bundle_labels
 from longboat.cluster.gang.supervisor import EngineSupervisor
 from longboat.cluster.protocol.model import read_model, read_shape
 from longboat.cluster.protocol.names import CONTROLLER_DEPLOYMENT, SUPERVISOR_DEPLOYMENT

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longboat.cluster.fleet.applications import CONTROLLER_HINT
+from longboat.cluster.fleet.applications import CONTROLLER_RESTARTS
 from longboat.cluster.host.cluster_token import cluster_token, gcs_refuses, token_mode
 from longboat.cluster.host.ray_command import CONNECT_ENV
 from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
@@ -121,7 +121,7 @@ class Session(FleetView):
             self._controller = None
             raise ClusterError(
                 f"the fleet's controller does not answer ({type(error).__name__})",
-                hint=f"it restarts by itself within seconds; if it does not: {CONTROLLER_HINT}",
+                hint=CONTROLLER_RESTARTS,
             ) from error
 
     def scaling_history(self) -> dict[str, Any]:

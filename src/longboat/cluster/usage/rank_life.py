@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from longboat.cluster.usage.proc_usage import TICKS_PER_S, process_tree
+from longboat.cluster.usage.proc_usage import TICKS_PER_S, process_tree, stat_fields
 from longboat.routing.health.liveness import Life
 
 __all__ = ("RankLife",)
@@ -41,7 +41,7 @@ class RankLife:
         states, ticks = {}, 0
         for pid in self._pids:
             try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                fields = stat_fields(pid)
             except OSError:
                 continue
             states[pid] = fields[0]
