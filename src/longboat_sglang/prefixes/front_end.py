@@ -108,32 +108,35 @@ class Account:
         usage = snapshot.token_usage if snapshot and states else 0.0
         return len(states) - waiting, waiting, queued, round(usage, 3)
 
-    def lose(self) -> None:
-        """Tell nothing of prefixes from now on."""
-        _LOG.exception("Longboat: prefixes are not reported any more")
-        if self.book is not None:
+    def guarded(self, step: Callable[[Any], None], what: Any) -> None:
+        """Take a step of the account. A defect ends the account, and no request."""
+        if self.book is None:
+            return
+        try:
+            step(what)
+        except Exception:
+            _LOG.exception("Longboat: prefixes are not reported any more")
             self.book.lose()
-        self.book = PREFIXES.book = None
+            self.book = PREFIXES.book = None
 
     def _read(self) -> None:
         if self.book is not None:
             self._reading = asyncio.get_running_loop().create_task(self._take(self.book))
 
     async def _take(self, book: PrefixBook) -> None:
-        """Take what the tree tells, until the server ends."""
+        """Take what the tree tells, until the server ends. What comes after a defect is thrown away."""
         import zmq
         import zmq.asyncio
         from msgspec import msgpack
 
         socket = zmq.asyncio.Context.instance().socket(zmq.PULL)
-        socket.set_hwm(0)
         decode = msgpack.Decoder().decode
         try:
-            socket.bind(endpoint())
+            self.guarded(socket.bind, endpoint())
             while True:
-                apply(book, decode(await socket.recv()))
-        except Exception:
-            self.lose()
+                message = await socket.recv()
+                if self.book is book:
+                    self.guarded(lambda data: apply(book, decode(data)), message)
         finally:
             socket.close(linger=0)
 
@@ -164,20 +167,10 @@ def _expect_fields(kind: Any, names: tuple[str, ...]) -> None:
     expect(not missing, f"{kind.__name__} has no {', '.join(missing)}")
 
 
-def _guarded(step: Callable[[Any], None], what: Any) -> None:
-    """Take a step of the account. A defect ends the account, and no request."""
-    if ACCOUNT.book is None:
-        return
-    try:
-        step(what)
-    except Exception:
-        ACCOUNT.lose()
-
-
 def _noting(send: Any) -> Any:
     @functools.wraps(send)
     async def note_and_send(manager: Any, tokenized_obj: Any) -> None:
-        _guarded(ACCOUNT.note, tokenized_obj)
+        ACCOUNT.guarded(ACCOUNT.note, tokenized_obj)
         await send(manager, tokenized_obj)
 
     setattr(note_and_send, _MARK, True)
@@ -187,7 +180,7 @@ def _noting(send: Any) -> Any:
 def _finding(handle: Any) -> Any:
     @functools.wraps(handle)
     async def look_and_handle(manager: Any, recv_obj: Any) -> None:
-        _guarded(ACCOUNT.look, recv_obj)
+        ACCOUNT.guarded(ACCOUNT.look, recv_obj)
         await handle(manager, recv_obj)
 
     return look_and_handle

@@ -2,7 +2,8 @@
 
 SGLang's tree (its core in Rust) notes this itself, as plain tuples, where its KV events are on. They are on here
 without SGLang's publisher: the tuples of a step go in one message over a Unix socket, in a folder that only this user
-can enter. Nothing is lost: the queue has no limit, and only requests that the API server sends make it longer.
+can enter. Nothing is lost unless the API server takes no message for ``_MOST_WAITING`` steps, or a defect shows; the
+feed then ends.
 
 Pages of fewer than ``LEAST_PAGE`` tokens are not followed: with pages of one token, SGLang hashes each token.
 """
@@ -25,14 +26,17 @@ SWITCH = "LONGBOAT_SGLANG_PREFIXES"
 FOLLOWED = "longboat_prefixes"
 """What the scheduler says of itself when it is ready, where its tree is followed."""
 LEAST_PAGE = 8
+_MOST_WAITING = 10_000
+_MOST_PATH = 107  # bytes of the path of a Unix socket
 _MARK = "_longboat_prefixes"
 _LOG = logging.getLogger("sglang.srt.longboat")
 
 
 def endpoint() -> str:
-    """Return the address of the API server's socket; empty where this engine has no folder of its own."""
+    """Return the address of the API server's socket; empty where this engine has no folder, or one that is too deep."""
     folder = os.environ.get(metrics_folder.VARIABLE, "")
-    return f"ipc://{folder}/kv" if folder else ""
+    path = f"{folder}/kv"
+    return f"ipc://{path}" if folder and len(os.fsencode(path)) <= _MOST_PATH else ""
 
 
 class Sender:
@@ -45,21 +49,23 @@ class Sender:
         self._take = take
         self._encode = msgpack.Encoder().encode
         self._socket: Any = zmq.Context.instance().socket(zmq.PUSH)
-        self._socket.set_hwm(0)
+        self._socket.set_hwm(_MOST_WAITING)
         self._socket.connect(address)
-        self._fails = False
+        self._at_once = zmq.NOBLOCK
+        self._fails = self._has_ended = False
 
     def send(self) -> None:
-        """Send what is new. A defect ends the feed, and no request."""
+        """Send what is new. What cannot be sent ends the feed, and no request: an empty message says so."""
         events = self._take()
-        if not events or self._fails:
+        if not events or self._has_ended:
             return
         try:
-            self._socket.send(self._encode(events))
+            self._socket.send(b"" if self._fails else self._encode(events), self._at_once)
+            self._has_ended = self._fails
         except Exception:
+            if not self._fails:
+                _LOG.exception("Longboat: prefixes are not reported any more")
             self._fails = True
-            _LOG.exception("Longboat: prefixes are not reported any more")
-            self._socket.send(b"")
 
 
 _SENDERS: list[Sender] = []
@@ -93,7 +99,10 @@ def _following(create: Any) -> Any:
         if name != "rust" or not _may_follow(params):
             return create(name, params, components)
         core = create(name, replace(params, enable_kv_cache_events=True), components)
-        _SENDERS.append(Sender(core._binding.take_events, endpoint()))
+        take = getattr(getattr(core, "_binding", None), "take_events", None)
+        if take is None:  # what nobody takes would fill the memory
+            return create(name, params, components)
+        _SENDERS.append(Sender(take, endpoint()))
         return core
 
     setattr(create_and_follow, _MARK, True)
