@@ -33,6 +33,8 @@ class EngineMiddleware(ResumeMiddleware):
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan" or self._is_open(scope) or self._knows_key(scope):
+            if scope["type"] == "http":
+                self._prefixes.begin()
             if scope.get("path") == PATH:
                 body = Body(scope, receive)
                 BODY.set(body)

@@ -10,11 +10,14 @@ import os
 from collections.abc import Callable
 
 from longboat_sglang import adapters, resume, tool_arguments, without_cuda
+from longboat_sglang.prefixes import front_end, tree
 from longboat_vllm.process import lineage
 from longboat_vllm.process.forked import FORKED
 from longboat_vllm.shapes import UnexpectedShapeError
 
 __all__ = ("register",)
+
+_UNFOLLOWED = "gateways are not informed of prefixes"
 
 
 def register() -> None:
@@ -25,6 +28,8 @@ def register() -> None:
         fork_children()
     without_cuda.mend()
     resume.install(_log)
+    _mend(tree.install, _UNFOLLOWED)
+    _mend(front_end.install, _UNFOLLOWED)
     _mend(tool_arguments.install, "arguments of tool calls may break their schemas")
     _mend(adapters.install, "requests may miss an adapter that is given up meanwhile")
 

@@ -22,6 +22,8 @@ MODULES = (
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
     "longboat_sglang.plugin",
+    "longboat_sglang.prefixes.front_end",
+    "longboat_sglang.prefixes.tree",
     "longboat_sglang.server",
     "longboat_sglang.resume.front_end",
     "longboat_sglang.resume.replay",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import random
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,20 +11,13 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gateway"))
-
-from gateway_lab import eventually
-from prefix_lab import PrefixLab, chat
-
-from adapter_files import write_adapter
+from engines import prefix_scenes
+from engines.prefix_scenes import converse, lab_of
 from engines.test_vllm_serves import plan_on_loopback
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.core.plan import AdapterRoom, GangPlan
-from longboat.engines.contract import ADAPTERS_PATH, RankCommand
+from longboat.engines.contract import RankCommand
 from longboat.engines.vllm.adapter import VllmAdapter
-from longboat.gateway.http.message import ask
-
-KEY = "a-secret"
 
 pytestmark = [
     pytest.mark.engine,
@@ -48,44 +38,8 @@ def engine(vllm_node: VllmNode, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield url
 
 
-def lab_of(url: str) -> PrefixLab:
-    return PrefixLab(url, key=KEY, model="tiny")
-
-
-def idle(lab: PrefixLab) -> bool:
-    (report,) = lab.reports.values()
-    return (report.running, report.waiting, report.queued_tokens) == (0, 0, 0)
-
-
-def words(seed: int, num: int) -> str:
-    rng = random.Random(seed)
-    return " ".join(f"w{rng.randrange(1000)}" for _ in range(num))
-
-
-SYSTEMS = [words(1000 + n, 60) for n in range(3)]
-
-
-async def converse(lab: PrefixLab, talker: int, turns: int) -> None:
-    """Hold conversations that share a system prompt with those of other talkers."""
-    talk: list[str] = []
-    for turn in range(turns):
-        if sum(map(len, talk)) > 2500 or not talk:
-            talk = [SYSTEMS[talker % 3]]
-        talk.append(words(100 * talker + turn, 30))
-        talk.append((await lab.send(chat(*talk, model="tiny")))[2])
-
-
 async def test_conversations_find_cached_what_the_feed_claims_while_others_are_evicted(engine: str) -> None:
-    async with lab_of(engine) as lab:
-        await lab.live()
-        assert lab.state.block_tokens > 0
-        assert lab.state.capacity_tokens == 165 * lab.state.block_tokens
-        await asyncio.gather(*(converse(lab, talker, 20) for talker in range(3)))
-        figures = lab.state.accuracy.snapshot()
-        assert figures.requests == 60
-        assert figures.cached_tokens > 0.3 * figures.prompt_tokens
-        assert figures.right_tokens >= 0.95 * figures.expected_tokens
-        assert figures.right_tokens >= 0.8 * figures.cached_tokens
+    await prefix_scenes.find_what_is_claimed(engine, 165 * 32)
 
 
 class LossyVllm(VllmAdapter):
@@ -114,61 +68,17 @@ async def test_lost_events_are_noticed_and_what_is_used_becomes_known_again(
 
 
 async def test_a_gateway_that_starts_later_knows_the_same_and_eviction_reaches_both(engine: str) -> None:
-    async with lab_of(engine) as lab, lab_of(engine) as other:
-        await lab.live()
-        body = chat(SYSTEMS[0], words(1, 60), model="tiny")
-        await lab.send(body)
-        await eventually(lambda: lab.depth(body)[0] == lab.depth(body)[1], "it is held")
-        await eventually(lambda: other.depth(body)[0] == other.depth(body)[1], "the other one knows it too")
-        async with lab_of(engine) as late:
-            await eventually(lambda: late.states and late.depth(body)[0] == late.depth(body)[1], "the snapshot comes")
-        for turn in range(24):
-            await lab.send(chat(words(turn + 50, 150), model="tiny"))
-        await eventually(lambda: lab.depth(body)[0] == 0 == other.depth(body)[0], "it was evicted")
-        await eventually(lambda: idle(lab), "the engine tells that it is idle")
+    await prefix_scenes.know_later_and_see_evictions(engine)
 
 
 async def test_an_engine_that_starts_again_is_known_again(vllm_node: VllmNode, tmp_path: Path) -> None:
-    plan, body = small_plan(vllm_node), chat(SYSTEMS[2], words(3, 60), model="tiny")
-    url = f"http://127.0.0.1:{plan.head.ports['api']}"
-    async with lab_of(url) as lab:
-        for start in range(2):
-            with ExitStack() as stack:
-                await asyncio.to_thread(stack.enter_context, vllm_node.running(plan, tmp_path / f"{start}.log"))
-                await lab.live()
-                await eventually(lambda: lab.depth(body)[0] == 0, "a new engine holds nothing")
-                await lab.send(body)
-                await eventually(lambda: lab.depth(body)[0] == lab.depth(body)[1], "it is held")
-            await eventually(lambda: not lab.state.is_live, "the feed broke off")
+    await prefix_scenes.start_again(vllm_node.running, small_plan(vllm_node), tmp_path)
 
 
 async def test_salts_keep_apart_and_streams_are_told_too(engine: str) -> None:
-    async with lab_of(engine) as lab:
-        await lab.live()
-        for salt in ("one", "two"):
-            body = chat(SYSTEMS[1], words(7, 60), model="tiny", cache_salt=salt)
-            assert (await lab.send(body))[1] == 0
-            await eventually(lambda body=body: lab.depth(body)[0] == lab.depth(body)[1], "it is held")
-            assert (await lab.send(body))[1] > 0
-        streamed = chat(SYSTEMS[1], words(7, 60), model="tiny", cache_salt="two", stream=True)
-        assert (await lab.send(streamed))[1] > 0
+    await prefix_scenes.keep_salts_apart(engine)
 
 
 async def test_adapters_have_prefixes_of_their_own(vllm_node: VllmNode, tmp_path: Path) -> None:
     plan = replace(small_plan(vllm_node), adapters=AdapterRoom(slots=2, held=2, rank=8))
-    known = [{"name": n, "revision": "1", "path": str(write_adapter(tmp_path / n, 5))} for n in ("ad", "other")]
-    text = (SYSTEMS[0], words(9, 60))
-    with ExitStack() as stack:
-        url = await asyncio.to_thread(stack.enter_context, vllm_node.running(plan, tmp_path / "engine.log"))
-        document = json.dumps({"adapters": known}).encode()
-        taken = await ask(url, ADAPTERS_PATH, method="POST", body=document, api_key=KEY, timeout_s=60)
-        assert json.loads(taken.body)["known"] == ["ad@1", "other@1"]
-        async with lab_of(url) as lab:
-            await lab.live()
-            for model in ("tiny", "ad", "other"):
-                body = chat(*text, model=model)
-                more = {} if model == "tiny" else {"x-longboat-adapter": f"{model}@1"}
-                assert (await lab.send(body, **more))[1] == 0
-                await eventually(lambda body=body: lab.depth(body)[0] == lab.depth(body)[1], "it is held")
-                assert (await lab.send(body, **more))[1] > 0
-            assert lab.state.accuracy.snapshot().right_tokens == lab.state.accuracy.snapshot().cached_tokens
+    await prefix_scenes.keep_adapters_apart(vllm_node.running, plan, tmp_path)

@@ -47,7 +47,7 @@ class Prefixes:
         if named is None or self.book is None:
             yield
             return
-        self._begin()
+        self.begin()
         token = _NAMED.set([named])
         try:
             yield
@@ -64,7 +64,7 @@ class Prefixes:
         send: Callable[[Message], Awaitable[None]],
     ) -> None:  # fmt: skip
         """Answer a subscription, until its gateway goes away or the server stops, which waits for all responses."""
-        self._begin()
+        self.begin()
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         server = getattr(getattr(scope.get("app"), "state", None), "server", None)
         leaving = asyncio.ensure_future(_left(receive))
@@ -78,7 +78,8 @@ class Prefixes:
         finally:
             leaving.cancel()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Read the engine's events from now on, in the running loop."""
         start, self._start = self._start, None
         if start is not None:
             start()

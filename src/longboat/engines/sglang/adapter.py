@@ -26,7 +26,7 @@ from longboat.engines.contract import (
 from longboat.engines.sglang.adapters import adapter_arguments
 from longboat.engines.sglang.counters import LOAD_METRICS, of_first_stage, read_counters
 from longboat.engines.sglang.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
-from longboat.engines.sglang.memory import CPU_MEMORY, CPU_REQUESTS, CPU_TOKENS, memory_of
+from longboat.engines.sglang.memory import CPU_MEMORY, CPU_PAGE, CPU_REQUESTS, CPU_TOKENS, memory_of
 from longboat.engines.sglang.recipe import RECIPE
 
 __all__ = ("SglangAdapter",)
@@ -49,6 +49,7 @@ _CPU_DEFAULTS: tuple[tuple[str, ...], ...] = (
     ("--enable-deterministic-inference",),  # by which seeds have an effect
     ("--max-total-tokens", str(CPU_TOKENS)),  # otherwise the cache takes all memory
     ("--max-running-requests", str(CPU_REQUESTS)),
+    ("--page-size", str(CPU_PAGE)),  # with pages of one token, the engine tells nothing of its prefixes
     ("--watchdog-timeout", "3600"),  # Longboat watches the engine; a machine with many engines may be slow
 )
 _EMBED_DEFAULTS: tuple[tuple[str, ...], ...] = (

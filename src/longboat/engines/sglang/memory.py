@@ -9,14 +9,16 @@ from longboat.core.plan import EngineMemory
 from longboat.engines.extra_arguments import number_in, with_types
 from longboat.engines.sglang.flags import ARGUMENTS, number_given
 
-__all__ = ("CPU_MEMORY", "CPU_REQUESTS", "CPU_TOKENS", "memory_of")
+__all__ = ("CPU_MEMORY", "CPU_PAGE", "CPU_REQUESTS", "CPU_TOKENS", "memory_of")
 
 CPU_TOKENS = 8192
 """Room of the cache on CPUs, in tokens."""
 CPU_REQUESTS = 8
 """Requests at once on CPUs."""
+CPU_PAGE = 16
+"""Tokens of a page on CPUs."""
 CPU_MEMORY = EngineMemory(
-    weight_bits=32, kv_bits=32, cache_tokens=CPU_TOKENS, sequences=CPU_REQUESTS, block_tokens=1, graphs=False
+    weight_bits=32, kv_bits=32, cache_tokens=CPU_TOKENS, sequences=CPU_REQUESTS, block_tokens=CPU_PAGE, graphs=False
 )
 UNKNOWN = (
     "--quantization",
