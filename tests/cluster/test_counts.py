@@ -20,7 +20,7 @@ from longboat.cluster.protocol.messages import FleetReport, ModelCount
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.scaling import FixedTarget, Objective, OngoingTarget, ReplicaSpeed, ScaledModel, SloTarget
-from longboat.core.states import Phase, RankState, ReplicaState
+from longboat.core.states import Phase, RankState, ReplicaState, StartTimes
 from longboat.gateway.records.model_counts import counts_by_model
 
 NOW_S = 1_000_000.0
@@ -201,7 +201,8 @@ def test_a_cold_start_lasts_from_the_order_to_the_first_token() -> None:
     starts.ordered("e", 1, 3, NOW_S)
     assert starts.waiting("e") == (NOW_S, NOW_S)
     starts.see([replica("new", loading=2.0, ready=1.0)], NOW_S + 6.0)
-    assert (starts.newest("e"), starts.by_node("e")) == (5.0, {"host": 5.0})
+    times = StartTimes(total_s=5.0, phase_s={"loading": 2.0})
+    assert (starts.newest("e"), starts.by_node("e")) == (5.0, {"host": times})
     starts.ordered("e", 3, 0, NOW_S + 7.0)
     assert starts.waiting("e") == (), "the other one is not wanted any more"
 

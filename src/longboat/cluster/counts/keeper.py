@@ -17,7 +17,7 @@ from longboat.cluster.counts.history import History
 from longboat.cluster.counts.room import missing_nodes, room_of, taken_by
 from longboat.cluster.counts.tally import Tally
 from longboat.core.scaling import Decision, ModelObservation, ScaledModel, StartingReplica
-from longboat.core.states import Asleep, Phase, ReplicaState
+from longboat.core.states import Asleep, Phase, ReplicaState, StartTimes
 from longboat.gateway.records.metrics import ITL_BOUNDS_S, REQUEST_BOUNDS_S
 from longboat.scaling.scaler import Scaler
 
@@ -25,7 +25,6 @@ __all__ = ("Change", "CountKeeper")
 
 PLACE_S = 15.0
 """A wanted replica that is not heard of after this time found no room."""
-STARTS = (Phase.PLACING, Phase.STARTING, Phase.LOADING, Phase.WARMING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +74,10 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
     def models(self) -> Mapping[str, ScaledModel]:
         return self._models
 
-    def cold_starts(self, model: str) -> dict[str, float]:
-        """Return node → the seconds of the newest start of this model there."""
-        return self._starts.by_node(model)
+    @property
+    def start_times(self) -> Mapping[str, Mapping[str, StartTimes]]:
+        """Return model → node → how long its newest start there took."""
+        return {name: times for name in self._models if (times := self._starts.by_node(name))}
 
     @property
     def is_complete(self) -> bool:

@@ -115,6 +115,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             partial=self._fleet.is_partial(),
             counts=self._counts.keeper.book.counts,
             decisions=self._counts.keeper.book.decisions,
+            starts=self._counts.keeper.start_times,
             updating={model: entry["digest"] for model, entry in self._document.get("rollouts", {}).items()},
             planned=without_file(self._document.get("planned", {})),
             taken_back={model: tuple(entry) for model, entry in self._document.get("taken_back", {}).items()},
