@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from longboat.cluster.counts.cold_starts import ColdStarts
 from longboat.cluster.counts.keeper import Change, CountKeeper
 from longboat.cluster.counts.tally import Tally, quantiles_of
 from longboat.cluster.fleet.count_loop import CountLoop
+from longboat.cluster.fleet.placing import Held, Placing
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.protocol.messages import FleetReport, ModelCount
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
@@ -38,6 +40,15 @@ FIXED = ScaledModel(name="f", target=FixedTarget(), min_replicas=2, max_replicas
 def replica(name: str, model: str = "e", phase: Phase = Phase.READY, **phase_s: float) -> ReplicaState:
     ranks = (RankState(node_rank=0, node_id="n", address="", hostname="host"),)
     return ReplicaState(model=model, replica=name, generation=1, phase=phase, ranks=ranks, phase_s=phase_s)
+
+
+def hold_nothing(held: Mapping[str, int], bundle: Mapping[str, float]) -> Held:
+    raise AssertionError(f"{held} was held")
+
+
+def deaf(bundles: Sequence[Mapping[str, float]], labels: Sequence[Mapping[str, str]]) -> bool:
+    """No autoscaler runs."""
+    return False
 
 
 class Looks:
@@ -238,7 +249,7 @@ def test_two_models_on_two_slots_go_to_the_one_with_work() -> None:
 
 
 def test_the_speed_that_was_planned_reaches_the_scaler() -> None:
-    loop = CountLoop(lambda: (), lambda: False, lambda: None)
+    loop = CountLoop(lambda: (), lambda: False, lambda: None, Placing(lambda _: (), hold_nothing, deaf))
     text = "models: [{name: m, source: builtin:tiny, replicas: {min: 1, max: 2, slo: {ttft_ms: 500}}}]"
     speed = ReplicaSpeed(base_s=0.01, prompt_token_s=1e-5, max_sequences=8)
     loop.take({"text": text, "planned": {"speeds": {"m": dataclasses.asdict(speed)}}})
@@ -314,7 +325,7 @@ async def test_a_model_that_serve_refuses_to_scale_holds_up_no_other() -> None:
             return {"applications": {model_app_name(name): {"deployments": deployments} for name in ("f", "g")}}
 
     serve = Serve()
-    loop = CountLoop(lambda: (), lambda: False, lambda: None)
+    loop = CountLoop(lambda: (), lambda: False, lambda: None, Placing(lambda _: (), hold_nothing, deaf))
     loop.keeper.take([FIXED, replace(FIXED, name="g")], {})
     loop._rest = cast("ServeRest", serve)
     await loop._turn()

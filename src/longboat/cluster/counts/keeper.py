@@ -53,6 +53,8 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         self._unproven: set[str] = set()  # models that were deployed or woken, and had no ready replica yet
         self._adopts = True  # Serve's numbers count, as a command may have changed them
         self._observed_s: float | None = None
+        self.short: dict[str, int] = {}  # model → replicas with and without room, while some model's find none
+        self.has_asked = False  # whether Ray's autoscaler was asked for nodes for them
         self.book = CountBook()
         self.history = History()
 
@@ -148,7 +150,13 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         decided = {one.model: one for one in self._scaler.decide(now_s, room)}
         self.history.adds(now_s, seen, decided.values(), room)
         unplaced = {name: 0 if partial else self._unplaced(name, states, now_s) for name in names}
+        lacks = any(unplaced[name] or decided[name].short for name in names)
+        self.short = {name: decided[name].replicas + decided[name].short for name in names} if lacks else {}
         return [change for name in names if (change := self._change(decided[name], now_s, unplaced[name], nodes))]
+
+    def more_in(self, change: Change) -> int:
+        """Return how many replicas a change adds; negative where it removes some."""
+        return change.replicas - self._in_force.get(change.model, 0)
 
     def applied(self, change: Change, now_s: float) -> None:
         """Note that Serve took a change."""
@@ -241,6 +249,7 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         )
         if missing := max(unplaced, decision.short):
             problem = _no_room(missing, missing_nodes(missing, self._bundles.get(name, ()), nodes))
+            problem += "; Ray's autoscaler was asked for nodes" if self.has_asked else ""
             self.book.lacks(name, missing, problem)
         if decision.replicas == self._in_force[name]:
             return None

@@ -223,6 +223,7 @@ class ModelCount:
     cold_start_s: float | None = None  # measured seconds from the order to the first token; None: not measured yet
     unplaced: int = 0  # wanted replicas that no node has room for
     problem: str = ""  # why the number cannot be reached now; empty: it can
+    placement: str = ""  # why its newest replicas went to some nodes; empty: they went anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
