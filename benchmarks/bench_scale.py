@@ -32,6 +32,9 @@ PER_PROCESS = 125
 ENGINE_PORT, GATEWAY_PORT = 18400, 18500
 START_S = 90.0
 TRIALS = 3
+IDLE_S = 3.0
+SETTLE_S = 12.0
+"""A new controller holds its first tables back for ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class Stand:
             await asyncio.sleep(0.1)
         return float("inf")
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await asyncio.gather(*(link.close() for link in (self.nodes, self.control, *self.replica_links)))
         for process in reversed(self._processes):
             assert process.stdin is not None
             process.stdin.close()
@@ -129,19 +133,19 @@ async def measure(num_replicas: int, num_gateways: int, num_models: int, window_
             return await _measure(stand, num_replicas, window_s)
         finally:
             await stand.nodes.call("stop")
-            stand.close()
+            await stand.close()
 
 
 async def _measure(stand: Stand, num_replicas: int, window_s: float) -> dict[str, Any]:
     await _ready(stand.nodes)
     await _ready(stand.control)
     await stand.settled(0)
-    await asyncio.sleep(3.0)
+    await asyncio.sleep(IDLE_S)
     idle, _ = await _costs(stand, window_s / 2)
     began_s = time.monotonic()
     await stand.add(0, num_replicas)
     started_s = time.monotonic() - began_s
-    await asyncio.sleep(12.0)  # a new controller holds its first tables back for ten seconds
+    await asyncio.sleep(SETTLE_S)
     busy, totals = await _costs(stand, window_s)
     latencies = await _latencies(stand, num_replicas)
     return {

@@ -159,7 +159,7 @@ def one_round(session, scale_to) -> dict[str, float]:  # type: ignore[no-untyped
     new = wait_for(lambda: [s for s in session.report().replicas if s.phase == "ready" and s.replica not in before])[0]
     total_s = time.monotonic() - began_s
     phases = dict(new.phase_s)
-    engine_s = sum(phases.get(name, 0.0) for name in ("starting", "loading", "warming"))
+    engine_s = sum(phases.get(name, 0.0) for name in ("starting", "loading", "compiling", "warming"))
     placing_s = phases.get("placing", 0.0)
     scale_to(asked=1)
     wait_for(lambda: sum(s.phase == "ready" for s in session.report().replicas) == 1)

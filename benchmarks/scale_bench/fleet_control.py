@@ -10,9 +10,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from longboat.cluster.fleet import controller as module
-from longboat.cluster.fleet.controller import FleetController
 from scale_bench.links import Link, serve_link
+from scale_bench.real_controller import real_controller
 
 
 class _Method:
@@ -37,24 +36,13 @@ async def main() -> None:
     own, nodes_path, num_nodes, num_models, port = sys.argv[1:6]
     link = Link(nodes_path)
     names = [f"node-{number:04}" for number in range(int(num_nodes))]
-    module._alive_nodes = lambda: {name: {"CPU": 8.0} for name in names}
-
-    async def end_daemon(_node: str) -> bool:
-        return True
-
-    async def carry_out(*_: Any) -> None:
-        """Carry no order out: the stand gives none."""
-
-    controller = FleetController.__new__(FleetController)
-    await FleetController.__init__(controller, lambda node: _Daemon(link, node), end_daemon, carry_out)  # type: ignore[misc]
-    await controller.reconfigure(
-        {
-            "fleet": "scale",
-            "models": [f"model-{number}" for number in range(int(num_models))],
-            "gateway": {"host": "127.0.0.1", "port": int(port), "processes": 1, "access_log": False},
-            "policy": {},
-        }
-    )
+    values = {
+        "fleet": "scale",
+        "models": [f"model-{number}" for number in range(int(num_models))],
+        "gateway": {"host": "127.0.0.1", "port": int(port), "processes": 1, "access_log": False},
+        "policy": {},
+    }
+    controller = await real_controller(lambda node: _Daemon(link, node), names, values)
 
     async def version() -> tuple[int, int, int]:
         report = await controller.report()

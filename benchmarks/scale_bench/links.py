@@ -39,6 +39,14 @@ class Link:
         finally:
             self._calls.pop(number, None)
 
+    async def close(self) -> None:
+        """Close the connection."""
+        writer, reading = self._writer, self._reading
+        if writer is None or reading is None:
+            return
+        writer.close()
+        await asyncio.gather(reading, return_exceptions=True)
+
     async def _read(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from longboat.cluster.fleet import controller as controller_module
 from longboat.cluster.fleet.controller import FleetController
 from longboat.cluster.node.gateway_process import GatewayProcess
 from longboat.cluster.protocol.announcer import Announcer
@@ -21,10 +20,10 @@ from longboat.cluster.protocol.messages import (
     NodeReport,
     Verdict,
 )
-from longboat.cluster.ray.fleet_orders import carry_out
 from longboat.core.states import Endpoint, EndpointTable, Phase, RankState, ReplicaState
 from longboat.core.table_changes import TableKeeper, TableSender
 from longboat.heartbeat.relay import Relay
+from scale_bench.real_controller import real_controller
 
 __all__ = ("controller_alone", "gateway_alone")
 
@@ -109,17 +108,11 @@ async def _refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 async def controller_alone(replicas: int, nodes: int, window_s: float) -> dict[str, float]:
     """Run the real controller with announcers and nodes in this process; their part is counted, too."""
     names = [f"node-{number:04}" for number in range(nodes)]
-    controller_module._alive_nodes = lambda: {name: {"CPU": 8.0} for name in names}
     daemons = {name: _Node(name) for name in names}
-
-    async def end_daemon(_node: str) -> bool:
-        return True
-
-    controller = FleetController.__new__(FleetController)
-    await FleetController.__init__(controller, daemons.__getitem__, end_daemon, carry_out)  # type: ignore[misc]
     settings = {"host": "127.0.0.1", "port": 1, "processes": 1}
     models = [f"m{number}" for number in range(MODELS)]
-    await controller.reconfigure({"fleet": "scale", "models": models, "gateway": settings, "policy": {}})
+    values = {"fleet": "scale", "models": models, "gateway": settings, "policy": {}}
+    controller = await real_controller(daemons.__getitem__, names, values)
     await asyncio.sleep(2.0)
     gangs = [_Gang(number, names[number % nodes], controller) for number in range(replicas)]
     tasks = [asyncio.create_task(gang.announcer.run()) for gang in gangs]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 
 from cli.cli_builders import replica, report
-from longboat.cli.shared.tables import phase_times, resume_lines, tenant_view
+from longboat.cli.shared.tables import phase_times, resume_lines, start_table, tenant_view
 from longboat.cluster.protocol.shown import shown_gateway
-from longboat.core.states import Phase, ResumeLevel
+from longboat.core.states import Phase, ResumeLevel, StartTimes
 from longboat.spec.types.gateway import GatewaySpec, TenantSpec
 
 
@@ -15,6 +15,23 @@ def test_the_running_phase_grows_between_announcements() -> None:
     state = replica(phase=Phase.LOADING, phase_s={"placing": 1.0, "loading": 2.0}, announced_at_s=100.0)
     assert phase_times(state, 100.0) == "placing 1.0 · loading 2.0"
     assert phase_times(state, 100.7) == "placing 1.0 · loading 2.7"
+
+
+def test_a_start_is_shown_beside_the_one_before_it_on_the_same_node() -> None:
+    before = StartTimes(total_s=45.0, phase_s={"starting": 4.0, "loading": 40.1})
+    state = replica(phase=Phase.LOADING, phase_s={"starting": 4.2, "loading": 12.0}, announced_at_s=100.0)
+    assert phase_times(state, 100.0, before) == "starting 4.2 · loading 12.0 of 40.1"
+    assert phase_times(replica(phase_s=before.phase_s), 100.0, before) == "starting 4.0 · loading 40.1"
+
+
+def test_each_nodes_newest_start_has_its_row() -> None:
+    times = StartTimes(total_s=45.04, phase_s={"starting": 4.0, "loading": 9.0, "compiling": 30.0, "warming": 0.01})
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(start_table({"m": {"b": times, "a": times}}))
+    rows = [line.split(maxsplit=4) for line in shown.get().splitlines()[1:]]
+    assert [row[:4] for row in rows] == [["m", "a", "45.0", "s"], ["m", "b", "45.0", "s"]]
+    assert rows[0][4].rstrip() == "starting 4.0 · loading 9.0 · compiling 30.0"
 
 
 def test_serving_and_phases_of_no_time_are_left_out() -> None:

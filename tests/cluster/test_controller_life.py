@@ -38,16 +38,20 @@ async def nothing(*_: object) -> Any:
     return True
 
 
+def deaf(*_: object) -> bool:
+    return False
+
+
 async def test_a_fleet_that_comes_up_after_a_down_that_was_cut_orders_its_nodes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def alive() -> Mapping[str, Any]:
-        return {"n": {"Resources": {}, "Labels": {}}}
+    def alive() -> list[Mapping[str, Any]]:
+        return [{"NodeID": "n", "Alive": True, "NodeManagerAddress": "n", "Resources": {}, "Labels": {}}]
 
     monkeypatch.setattr(controller, "_alive_nodes", alive)
     daemon, document = Daemon(), controller_document(FLEET, dump_fleet(FLEET))
     made: Any = FleetController.__new__(FleetController)
-    await made.__init__(lambda _: daemon, nothing, nothing)
+    await made.__init__(lambda _: daemon, nothing, nothing, deaf, deaf)
     await made.reconfigure(document)
     await asyncio.wait_for(daemon.ordered.wait(), 20)
     assert await made.end_nodes() == 1

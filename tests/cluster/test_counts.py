@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,12 +16,13 @@ from longboat.cluster.counts.cold_starts import ColdStarts
 from longboat.cluster.counts.keeper import Change, CountKeeper
 from longboat.cluster.counts.tally import Tally, quantiles_of
 from longboat.cluster.fleet.count_loop import CountLoop
+from longboat.cluster.fleet.placing import Held, Placing
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.protocol.messages import FleetReport, ModelCount
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.scaling import FixedTarget, Objective, OngoingTarget, ReplicaSpeed, ScaledModel, SloTarget
-from longboat.core.states import Phase, RankState, ReplicaState
+from longboat.core.states import Phase, RankState, ReplicaState, StartTimes
 from longboat.gateway.records.model_counts import counts_by_model
 
 NOW_S = 1_000_000.0
@@ -38,6 +40,15 @@ FIXED = ScaledModel(name="f", target=FixedTarget(), min_replicas=2, max_replicas
 def replica(name: str, model: str = "e", phase: Phase = Phase.READY, **phase_s: float) -> ReplicaState:
     ranks = (RankState(node_rank=0, node_id="n", address="", hostname="host"),)
     return ReplicaState(model=model, replica=name, generation=1, phase=phase, ranks=ranks, phase_s=phase_s)
+
+
+def hold_nothing(held: Mapping[str, int], bundle: Mapping[str, float]) -> Held:
+    raise AssertionError(f"{held} was held")
+
+
+def deaf(bundles: Sequence[Mapping[str, float]], labels: Sequence[Mapping[str, str]]) -> bool:
+    """No autoscaler runs."""
+    return False
 
 
 class Looks:
@@ -201,7 +212,8 @@ def test_a_cold_start_lasts_from_the_order_to_the_first_token() -> None:
     starts.ordered("e", 1, 3, NOW_S)
     assert starts.waiting("e") == (NOW_S, NOW_S)
     starts.see([replica("new", loading=2.0, ready=1.0)], NOW_S + 6.0)
-    assert (starts.newest("e"), starts.by_node("e")) == (5.0, {"host": 5.0})
+    times = StartTimes(total_s=5.0, phase_s={"loading": 2.0})
+    assert (starts.newest("e"), starts.by_node("e")) == (5.0, {"host": times})
     starts.ordered("e", 3, 0, NOW_S + 7.0)
     assert starts.waiting("e") == (), "the other one is not wanted any more"
 
@@ -247,7 +259,7 @@ def test_two_models_on_two_slots_go_to_the_one_with_work() -> None:
 
 
 def test_the_speed_that_was_planned_reaches_the_scaler() -> None:
-    loop = CountLoop(lambda: (), lambda: False, lambda: None)
+    loop = CountLoop(lambda: (), lambda: False, lambda: None, Placing(lambda _: (), hold_nothing, deaf))
     text = "models: [{name: m, source: builtin:tiny, replicas: {min: 1, max: 2, slo: {ttft_ms: 500}}}]"
     speed = ReplicaSpeed(base_s=0.01, prompt_token_s=1e-5, max_sequences=8)
     loop.take({"text": text, "planned": {"speeds": {"m": dataclasses.asdict(speed)}}})
@@ -323,7 +335,7 @@ async def test_a_model_that_serve_refuses_to_scale_holds_up_no_other() -> None:
             return {"applications": {model_app_name(name): {"deployments": deployments} for name in ("f", "g")}}
 
     serve = Serve()
-    loop = CountLoop(lambda: (), lambda: False, lambda: None)
+    loop = CountLoop(lambda: (), lambda: False, lambda: None, Placing(lambda _: (), hold_nothing, deaf))
     loop.keeper.take([FIXED, replace(FIXED, name="g")], {})
     loop._rest = cast("ServeRest", serve)
     await loop._turn()

@@ -55,6 +55,7 @@ class Agent:
         self.start_error: Exception | None = None
         self.silent = False
         self.peer: str | None = "unset"
+        self.phases: list[Phase] = []  # that its log tells of, one after the other
         self.model_path = "/m"
 
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts:
@@ -79,7 +80,12 @@ class Agent:
     async def renew(self) -> RankHealth:
         if self.silent:
             await asyncio.sleep(3600)
-        return RankHealth(node_rank=self.rank, alive=True, phase="", rss_bytes=5, cpu_s=1.0)
+        return RankHealth(node_rank=self.rank, alive=True, rss_bytes=5, cpu_s=1.0)
+
+    async def phase_after(self, known: Phase) -> Phase:
+        if not self.phases:
+            await asyncio.sleep(3600)
+        return self.phases.pop(0)
 
     async def wait_lost(self) -> RankLoss:
         return await self.lost
@@ -137,6 +143,23 @@ async def test_a_gang_is_ready_after_a_token_came_back(engine_port: int) -> None
     assert [rank.pid for rank in last.state.ranks] == [100, 101]
     assert agents[1].peer == "127.0.0.1"
     runner.check()
+
+
+async def test_the_phase_of_a_gang_is_that_of_its_slowest_rank(engine_port: int) -> None:
+    runner, agents, controller, _ = build(engine_port)
+    agents[0].phases = [Phase.LOADING, Phase.WARMING, Phase.COMPILING, Phase.WARMING]
+    agents[1].phases = [Phase.LOADING, Phase.WARMING]
+    seen: list[Phase] = []
+    following = asyncio.create_task(runner._gang.follow_phases(seen.append))
+    async with asyncio.timeout(30):
+        while agents[0].phases or agents[1].phases:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    following.cancel()
+    assert seen[0] is Phase.LOADING
+    assert Phase.COMPILING in seen, "one rank compiles while the other one is further"
+    assert seen[-1] is Phase.WARMING
+    await runner.drain(0.0)
+    assert controller.heard
 
 
 async def test_nodes_must_have_the_same_fetched_weights(engine_port: int) -> None:
@@ -221,7 +244,7 @@ async def test_agents_are_renewed_while_a_slow_sibling_starts(engine_port: int) 
     async def renew() -> RankHealth:
         heard.append(1)
         go_on.set()
-        return RankHealth(node_rank=1, alive=False, phase="", rss_bytes=0, cpu_s=0.0)
+        return RankHealth(node_rank=1, alive=False, rss_bytes=0, cpu_s=0.0)
 
     agents[0].start, renewed = slow_start, agents[1].renew  # type: ignore[method-assign]
     agents[1].renew = lambda: renewed() if go_on.is_set() else renew()  # type: ignore[method-assign]
@@ -234,7 +257,7 @@ async def test_an_agent_that_says_its_rank_is_dead_is_believed(engine_port: int)
     await runner.bring_up()
 
     async def dead() -> RankHealth:
-        return RankHealth(node_rank=1, alive=False, phase="", rss_bytes=0, cpu_s=0.0)
+        return RankHealth(node_rank=1, alive=False, rss_bytes=0, cpu_s=0.0)
 
     agents[1].renew = dead  # type: ignore[method-assign]
     assert "not alive" in await asyncio.wait_for(died, 10)

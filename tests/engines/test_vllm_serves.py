@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -112,6 +113,23 @@ def shared_memory_of(pid: int) -> list[str]:
     return found
 
 
+def first_phases(log: Path) -> list[Phase]:
+    """Return the phases that a log tells of, in the order in which each is first seen."""
+    phases = [ADAPTER.phase_of(line) for line in log.read_text(errors="replace").splitlines()]
+    return list(dict.fromkeys(phase for phase in phases if phase))
+
+
+def test_the_log_tells_when_torch_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "cache"))
+    environment = environment_at("vllm", Path(ENGINE_PYTHON))
+    plan = plan_on_loopback(ensure("builtin:tiny", tmp_path), pipeline=1, num_nodes=1)
+    plan = dataclasses.replace(plan, extra_args=("--no-enforce-eager",))
+    log = tmp_path / "rank0.log"
+    with running(ADAPTER.command(plan, 0, environment, str(build_overlay(tmp_path, environment))), log) as process:
+        wait_until_ready(plan, [process], [log])
+    assert first_phases(log) == [Phase.LOADING, Phase.WARMING, Phase.COMPILING]
+
+
 @pytest.mark.parametrize(("pipeline", "num_nodes"), [(1, 1), (2, 2)], ids=["alone", "two-nodes"])
 def test_gang_answers_and_its_log_and_metrics_are_read(tmp_path: Path, pipeline: int, num_nodes: int) -> None:
     environment = environment_at("vllm", Path(ENGINE_PYTHON))
@@ -133,9 +151,5 @@ def test_gang_answers_and_its_log_and_metrics_are_read(tmp_path: Path, pipeline:
     assert load.num_waiting == 0
     assert load.kv_cache_used_ratio is not None
     assert (load.generation_tokens_total or 0) >= 1
-    phases = [ADAPTER.phase_of(line) for line in logs[0].read_text().splitlines()]
-    assert [phase for index, phase in enumerate(phases) if phase and phase not in phases[:index]] == [
-        Phase.LOADING,
-        Phase.WARMING,
-    ]
+    assert first_phases(logs[0]) == [Phase.LOADING, Phase.WARMING]
     assert "a-secret" not in "".join(log.read_text() for log in logs)

@@ -43,6 +43,14 @@ def test_the_demo_ends_with_a_streamed_answer_and_stays_up(demo: str, lab: Fleet
     assert {rank["started_by"] for replica in replicas for rank in replica["ranks"]} == {"zygote"}
 
 
+def test_the_time_to_ready_is_kept_in_its_parts(demo: str, lab: FleetLab) -> None:
+    assert re.search(r"^tiny \S+ ready  .*starting \d+\.\d · .*warming \d+\.\d", demo, re.MULTILINE)
+    (times,) = lab.status()["starts"]["tiny"].values()
+    assert {"starting", "warming"} <= times["phase_s"].keys()
+    assert sum(times["phase_s"].values()) <= times["total_s"] + 0.01
+    assert "READY IN" in lab.must("status", "--why")
+
+
 def test_the_printed_curl_line_works(demo: str, lab: FleetLab) -> None:
     import subprocess
 

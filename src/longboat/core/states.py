@@ -6,7 +6,18 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ("Asleep", "Endpoint", "EndpointTable", "EngineActual", "Phase", "RankState", "ReplicaState", "ResumeLevel")
+__all__ = (
+    "START_PHASES",
+    "Asleep",
+    "Endpoint",
+    "EndpointTable",
+    "EngineActual",
+    "Phase",
+    "RankState",
+    "ReplicaState",
+    "ResumeLevel",
+    "StartTimes",
+)
 
 
 class Phase(enum.StrEnum):
@@ -16,12 +27,17 @@ class Phase(enum.StrEnum):
     FETCHING = "fetching"
     STARTING = "starting"
     LOADING = "loading"
+    COMPILING = "compiling"
     WARMING = "warming"
     READY = "ready"
     SUSPECT = "suspect"
     DRAINING = "draining"
     FAILED = "failed"
     GONE = "gone"
+
+
+START_PHASES = (Phase.STARTING, Phase.LOADING, Phase.COMPILING, Phase.WARMING)
+"""The phases of an engine's start, first to last. An engine may warm up before it compiles."""
 
 
 class ResumeLevel(enum.StrEnum):
@@ -93,6 +109,19 @@ class ReplicaState:
     adapters: Mapping[str, str] = field(default_factory=dict)  # adapter that it serves → revision of its contents
     adapters_held: tuple[str, ...] = ()  # those that its engine has in memory
     adapter_problems: Mapping[str, str] = field(default_factory=dict)  # adapter → why it cannot serve it
+
+    @property
+    def node(self) -> str:
+        """Name, or address, of the node of rank 0; empty before it is known."""
+        return next((rank.hostname or rank.address for rank in self.ranks if rank.node_rank == 0), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTimes:
+    """How long the newest start of a model took on a node."""
+
+    total_s: float  # from the order to the first token
+    phase_s: Mapping[str, float]  # phase → its seconds; without the wait for a place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,13 +42,16 @@ def _words(count: ModelCount, at_s: float) -> str:
     wanted = "paused" if count.paused else f"{count.wanted} replica{'s' if count.wanted != 1 else ''} wanted"
     bounds = f" (bounds {count.minimum} to {count.maximum})" if count.maximum > count.minimum else ""
     start = f"; a start takes {count.cold_start_s:.1f} s" if count.cold_start_s is not None else ""
+    place = getattr(count, "placement", "")  # an older controller's report lacks it
     problem = f"; {count.problem}" if count.problem else ""
+    problem += f"; newest replicas: {place}" if place else ""
     return f"{wanted} by {count.by} for {_duration(at_s - count.since_s)}{bounds}: {count.why}{start}{problem}"
 
 
 def _reason(decision: Mapping[str, Any]) -> str:
     terms = ", ".join(f"{name} {value:g}" for name, value in decision["terms"].items())
-    return f"{decision['reason']} ({terms})" if terms else str(decision["reason"])
+    place = f"; {decision['placement']}" if decision.get("placement") else ""
+    return f"{decision['reason']} ({terms}){place}" if terms else f"{decision['reason']}{place}"
 
 
 def _duration(seconds: float) -> str:

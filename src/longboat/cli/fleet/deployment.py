@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from longboat.cli.fleet.applied import Applied
+from longboat.cli.fleet.first_places import first_places, steered
 from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same_wishes, show_plan, up_options
 from longboat.cli.shared.interrupts import interrupt_deferred
 from longboat.cli.shared.spinner import waiting
@@ -63,7 +64,10 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
     applied.action, applied.changes = ("changed", tuple(change.lines())) if change else ("started", ())
-    with waiting(console, "starting the fleet's controller"):
+    places = first_places(session, applied, deployed)
+    for name, place in places.items():
+        console.print(f"{name} goes where its weights are: {place.reason}", highlight=False)
+    with waiting(console, "starting the fleet's controller"), steered(session, places, applied.shapes):
         kept = {name: app for name, app in _kept(change, deployed).items() if name not in again}
         applied.digests = put_fleet(session, applied, policy, applied.shapes, kept, ended=told)
         session.expect(applied.text)

@@ -145,12 +145,21 @@ def _ready(report: FleetReport, goal: Goal, model: str) -> list[ReplicaState]:
 
 def _tell(report: FleetReport, told: set[str], console: Console) -> None:
     """Print a line for each new phase and each new problem of a gateway, where the output is not a terminal."""
-    lines = [f"{state.model} {state.replica[-8:]} {state.phase.value}" for state in report.replicas]
+    lines = [f"{state.model} {state.replica[-8:]} {_phase_words(state)}" for state in report.replicas]
     lines += [f"gateway on {_place(gateway)}: {gateway.problem}" for gateway in report.gateways if gateway.problem]
     for line in lines:
         if line not in told:
             told.add(line)
             console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _phase_words(state: ReplicaState) -> str:
+    """Return the phase; of a ready replica, also where the time until then went."""
+    from longboat.cli.shared.tables import phase_words
+
+    if state.phase is not Phase.READY or not (times := phase_words(state.phase_s)):
+        return state.phase.value
+    return f"{state.phase.value}  {times}"
 
 
 def _cannot_start(gateway: GatewayReport) -> bool:

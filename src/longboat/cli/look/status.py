@@ -70,7 +70,7 @@ def _report(session: Session | QuickSession) -> FleetReport:
 
 def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
     from longboat.cli.shared.console import make_console
-    from longboat.cli.shared.tables import external_table, fleet_view, tenant_view
+    from longboat.cli.shared.tables import external_table, fleet_view, start_table, tenant_view
 
     report = _report(session)
     shown = _shown(report)
@@ -87,6 +87,7 @@ def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
         console.print(line, style="dim", highlight=False, soft_wrap=True)
     if why:
         console.print(decision_table(report))
+        console.print(start_table(getattr(report, "starts", {})))
     if shown.external:
         console.print(external_table(shown.external))
         _print_limits(console, *_external_limits(session, report))
@@ -157,6 +158,7 @@ def _document(session: Session | QuickSession, report: FleetReport) -> dict[str,
         "wanted": wanted_replicas(report),
         "counts": {model: dataclasses.asdict(count) for model, count in report.counts.items()},
         "decisions": [dict(decision) for decision in report.decisions],
+        "starts": _starts_document(report),
         "tasks": {name: model.task for name, model in shown.models.items()},
         "external": {model.name: list(model.urls) for model in shown.external},
         "replicas": [_plain(state) for state in report.replicas],
@@ -168,6 +170,14 @@ def _document(session: Session | QuickSession, report: FleetReport) -> dict[str,
         "planned": {"models": {}, "forced": [], **without_file(report.planned)},
         "updating": dict(report.updating),
         "taken_back": {model: {"digest": digest, "why": why} for model, (digest, why) in report.taken_back.items()},
+    }
+
+
+def _starts_document(report: FleetReport) -> dict[str, dict[str, Any]]:
+    starts = getattr(report, "starts", {})  # an older controller's report lacks it
+    return {
+        model: {node: {"total_s": times.total_s, "phase_s": dict(times.phase_s)} for node, times in nodes.items()}
+        for model, nodes in starts.items()
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,18 +12,24 @@ from rich.text import Text
 from longboat.cli.shared.gateway_notes import auth_line, limits_line, tenant_rows
 from longboat.cluster.protocol.messages import FleetReport, GatewayReport
 from longboat.cluster.protocol.shown import ShownExternal, ShownGateway
-from longboat.core.states import Phase, ReplicaState, ResumeLevel
+from longboat.core.states import START_PHASES, Phase, ReplicaState, ResumeLevel, StartTimes
 
 __all__ = (
     "external_table",
     "fleet_view",
     "gateway_table",
     "phase_times",
+    "phase_words",
     "replica_table",
     "resume_lines",
+    "start_table",
     "tenant_view",
 )
 
+Starts = Mapping[str, Mapping[str, StartTimes]]
+STARTING = (Phase.FETCHING, *START_PHASES)
+SHORTEST_S = 0.05
+"""A phase that was shorter is not shown."""
 COLOURS = {
     Phase.READY: "green",
     Phase.FAILED: "red",
@@ -34,7 +41,8 @@ COLOURS = {
 
 def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:
     """Show the whole fleet; wanted: model → replicas asked for."""
-    replicas = replica_table(report.replicas, wanted, report.at_s)
+    starts: Starts = getattr(report, "starts", {})  # an older controller's report lacks it
+    replicas = replica_table(report.replicas, wanted, report.at_s, starts)
     parts: list[RenderableType] = [replicas, gateway_table(report.gateways)]
     parts += [Text(line, style="dim") for line in resume_lines(report.replicas)]
     parts += [Text(f"~ {model} is being updated", style="cyan") for model in report.updating]
@@ -54,10 +62,13 @@ def external_table(models: Iterable[ShownExternal]) -> Table:
     return table
 
 
-def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], at_s: float) -> Table:
+def replica_table(
+    replicas: Iterable[ReplicaState], wanted: Mapping[str, int], at_s: float, starts: Starts = MappingProxyType({})
+) -> Table:
     """Make one row per rank, grouped by replica; models without any replica get a row of their own.
 
     at_s: when the replicas were looked at, on the clock of their ``announced_at_s``
+    starts: model → node → how long the newest start took there
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in (
@@ -77,7 +88,7 @@ def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], a
     seen: set[str] = set()
     for state in replicas:
         seen.add(state.model)
-        _replica_rows(table, state, at_s)
+        _replica_rows(table, state, at_s, starts.get(state.model, {}))
     for model, count in wanted.items():
         if model not in seen:
             note = "waiting for a place" if count else "0 replicas wanted"
@@ -95,12 +106,33 @@ def resume_lines(replicas: Iterable[ReplicaState]) -> list[str]:
     return list(lines)
 
 
-def phase_times(state: ReplicaState, at_s: float) -> str:
-    """``placing 1.2 · starting 0.8 · …`` up to ``at_s``, without phases that took no time, and the one of serving."""
+def phase_times(state: ReplicaState, at_s: float, before: StartTimes | None = None) -> str:
+    """``placing 1.2 · starting 0.8 · …`` up to ``at_s``, without phases that took no time, and the one of serving.
+
+    before: the newest start at the same place; the phase of one that starts now is shown as ``loading 12.0 of 40.1``
+    """
     running_s = max(at_s - state.announced_at_s, 0.0)
     spent = {name: s + (running_s if name == state.phase.value else 0.0) for name, s in state.phase_s.items()}
-    shown = [(name, s) for name, s in spent.items() if name not in ("ready", "suspect") and s >= 0.05]
+    words = phase_words(spent)
+    lasted_s = before.phase_s.get(state.phase.value, 0.0) if before is not None and state.phase in STARTING else 0.0
+    return f"{words} of {lasted_s:.1f}" if words and lasted_s >= SHORTEST_S else words
+
+
+def phase_words(phase_s: Mapping[str, float]) -> str:
+    """``placing 1.2 · starting 0.8 · …`` without phases that took no time, and the one of serving."""
+    shown = [(name, s) for name, s in phase_s.items() if name not in ("ready", "suspect") and s >= SHORTEST_S]
     return " · ".join(f"{name} {s:.1f}" for name, s in shown)
+
+
+def start_table(starts: Starts) -> Table:
+    """Show how long the newest start of each model took on each node, and its parts."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("MODEL", "NODE", "READY IN", "SECONDS IN EACH PHASE"):
+        table.add_column(column, no_wrap=column != "SECONDS IN EACH PHASE")
+    for model, nodes in starts.items():
+        for node, times in sorted(nodes.items()):
+            table.add_row(model, node, f"{times.total_s:.1f} s", phase_words(times.phase_s))
+    return table
 
 
 def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
@@ -134,8 +166,9 @@ def tenant_view(gateway: ShownGateway, report: FleetReport) -> RenderableType:
     return Group(*parts)
 
 
-def _replica_rows(table: Table, state: ReplicaState, at_s: float) -> None:
-    note = state.detail or phase_times(state, at_s)
+def _replica_rows(table: Table, state: ReplicaState, at_s: float, starts: Mapping[str, StartTimes]) -> None:
+    times = phase_times(state, at_s, starts.get(state.node))
+    note = f"{times}; {state.detail}" if state.detail and state.phase in STARTING else state.detail or times
     name = state.replica[-8:]
     phase = Text(state.phase.value, style=COLOURS.get(state.phase, "cyan"))
     resume = _resume_text(state)

@@ -25,6 +25,7 @@ class CountBook:
         self._decisions: deque[dict[str, Any]] = deque(maxlen=MAX_DECISIONS)
         self._raised: Counter[str] = Counter()  # model → how often its number was raised
         self._lowered: Counter[str] = Counter()
+        self._places: dict[str, str] = {}  # model → why its newest replicas went to some nodes
 
     @property
     def counts(self) -> dict[str, ModelCount]:
@@ -85,11 +86,19 @@ class CountBook:
             maximum=model.max_replicas,
             paused=hold.paused,
             cold_start_s=cold_start_s,
+            placement=self._places.get(name, ""),
         )
         if decision.replicas != (before := in_force if old is None else old.wanted):
             document = dataclasses.asdict(decision)
             (self._raised if decision.replicas > before else self._lowered)[name] += 1
             self._decisions.append({**document, "before": before, "by": by})
+
+    def placed(self, model: str, reason: str) -> None:
+        """Note why the newest replicas of a model go to some nodes; empty: they go anywhere."""
+        self._places[model] = reason
+        self._counts[model] = replace(self._counts[model], placement=reason)
+        if self._decisions and self._decisions[-1]["model"] == model:
+            self._decisions[-1]["placement"] = reason
 
     def lacks(self, model: str, replicas: int, problem: str) -> None:
         """Note that some wanted replicas of a model find no room, and why."""

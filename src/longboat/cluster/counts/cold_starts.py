@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from longboat.core.states import Phase, ReplicaState
+from longboat.core.states import Phase, ReplicaState, StartTimes
 
 __all__ = ("ColdStarts",)
 
@@ -22,7 +22,7 @@ class ColdStarts:
     def __init__(self) -> None:
         self._ordered: dict[str, deque[float]] = {}  # model → when each replica was ordered, oldest first
         self._ready: set[str] = set()  # replicas whose start is measured
-        self._measured: dict[str, dict[str, float]] = {}  # model → node → seconds
+        self._measured: dict[str, dict[str, StartTimes]] = {}  # model → node → its newest start there
         self._newest: dict[str, float] = {}
 
     def ordered(self, model: str, before: int, after: int, now_s: float) -> None:
@@ -50,8 +50,8 @@ class ColdStarts:
         """Return the newest measured seconds of a model; None where none was measured."""
         return self._newest.get(model)
 
-    def by_node(self, model: str) -> dict[str, float]:
-        """Return node → the newest measured seconds there."""
+    def by_node(self, model: str) -> dict[str, StartTimes]:
+        """Return node → how long the newest start there took."""
         return dict(self._measured.get(model, {}))
 
     def waiting(self, model: str) -> tuple[float, ...]:
@@ -60,9 +60,11 @@ class ColdStarts:
 
     def _measure(self, state: ReplicaState, now_s: float) -> None:
         orders = self._ordered.get(state.model)
-        own_s = sum(seconds for phase, seconds in state.phase_s.items() if phase not in NO_START)
+        phase_s = {phase: seconds for phase, seconds in state.phase_s.items() if phase not in NO_START}
+        own_s = sum(phase_s.values())
         ready_s = min(now_s, (state.announced_at_s or now_s)) - state.phase_s.get(Phase.READY.value, 0.0)
         began_s = orders.popleft() if orders else ready_s - own_s
         seconds = min(LONGEST_S, max(own_s, min(ready_s - began_s, own_s + BEFORE_S)))
-        node = next((rank.hostname or rank.address for rank in state.ranks if rank.node_rank == 0), "")
-        self._measured.setdefault(state.model, {})[node] = self._newest[state.model] = round(seconds, 3)
+        self._newest[state.model] = round(seconds, 3)
+        times = StartTimes(total_s=round(seconds, 3), phase_s=phase_s)
+        self._measured.setdefault(state.model, {})[state.node] = times

@@ -17,7 +17,7 @@ from longboat.cluster.counts.history import History
 from longboat.cluster.counts.room import missing_label, missing_nodes, room_of, taken_by
 from longboat.cluster.counts.tally import Tally
 from longboat.core.scaling import Decision, ModelObservation, ScaledModel, StartingReplica
-from longboat.core.states import Asleep, Phase, ReplicaState
+from longboat.core.states import Asleep, Phase, ReplicaState, StartTimes
 from longboat.gateway.records.metrics import ITL_BOUNDS_S, REQUEST_BOUNDS_S
 from longboat.scaling.scaler import Scaler
 
@@ -25,7 +25,6 @@ __all__ = ("Change", "CountKeeper")
 
 PLACE_S = 15.0
 """A wanted replica that is not heard of after this time found no room."""
-STARTS = (Phase.PLACING, Phase.STARTING, Phase.LOADING, Phase.WARMING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +54,8 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         self._unproven: set[str] = set()  # models that were deployed or woken, and had no ready replica yet
         self._adopts = True  # Serve's numbers count, as a command may have changed them
         self._observed_s: float | None = None
+        self.short: dict[str, int] = {}  # model → replicas with and without room, while some model's find none
+        self.has_asked = False  # whether Ray's autoscaler was asked for nodes for them
         self.book = CountBook()
         self.history = History()
 
@@ -76,9 +77,10 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
     def models(self) -> Mapping[str, ScaledModel]:
         return self._models
 
-    def cold_starts(self, model: str) -> dict[str, float]:
-        """Return node → the seconds of the newest start of this model there."""
-        return self._starts.by_node(model)
+    @property
+    def start_times(self) -> Mapping[str, Mapping[str, StartTimes]]:
+        """Return model → node → how long its newest start there took."""
+        return {name: times for name in self._models if (times := self._starts.by_node(name))}
 
     @property
     def is_complete(self) -> bool:
@@ -154,8 +156,14 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
         decided = {one.model: one for one in self._scaler.decide(now_s, room)}
         self.history.adds(now_s, seen, decided.values(), room)
         unplaced = {name: 0 if partial else self._unplaced(name, states, now_s) for name in names}
+        lacks = any(unplaced[name] or decided[name].short for name in names)
+        self.short = {name: decided[name].replicas + decided[name].short for name in names} if lacks else {}
         changes = [self._change(decided[name], now_s, unplaced[name], nodes, labels) for name in names]
         return [change for change in changes if change is not None]
+
+    def more_in(self, change: Change) -> int:
+        """Return how many replicas a change adds; negative where it removes some."""
+        return change.replicas - self._in_force.get(change.model, 0)
 
     def applied(self, change: Change, now_s: float) -> None:
         """Note that Serve took a change."""
@@ -255,6 +263,7 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
             label = missing_label(self._labels.get(name, ()), labels) if labels else ""
             num_nodes = missing_nodes(missing, self._bundles.get(name, ()), nodes)
             problem = _no_room(missing, f"a node with {label}" if label else _more_like_the_largest(num_nodes))
+            problem += "; Ray's autoscaler was asked for nodes" if self.has_asked else ""
             self.book.lacks(name, missing, problem)
         if decision.replicas == self._in_force[name]:
             return None

@@ -11,10 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from longboat.cluster.counts.preferred_nodes import NodeFacts, without_replicas
 from longboat.cluster.fleet.adapters import wanted_adapters
 from longboat.cluster.fleet.change_turns import ChangeTurns
 from longboat.cluster.fleet.count_loop import CountLoop
 from longboat.cluster.fleet.deployed import ENDING, without_file
+from longboat.cluster.fleet.node_requests import AskForNodes
+from longboat.cluster.fleet.placing import HoldRoom, Placing
 from longboat.cluster.fleet.rollouts import Rollouts, Step, read_rollouts
 from longboat.cluster.fleet.running_file import RunningFile
 from longboat.cluster.members.fleet_table import FleetTable
@@ -22,6 +25,8 @@ from longboat.cluster.members.node_orders import NodeOrders
 from longboat.cluster.members.relay_book import order_every_s, push_pause_s
 from longboat.cluster.protocol.console_view import ConsoleViews
 from longboat.cluster.protocol.messages import Announcement, FleetReport, NodeOrder, Verdict, keys_digest, policy_digest
+from longboat.cluster.protocol.node_entry import read_node
+from longboat.core.topology import Node
 from longboat.telemetry import logger
 
 __all__ = ("FleetController",)
@@ -43,10 +48,13 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         daemon_of: Callable[[str], Any],
         end_daemon: Callable[[str], Awaitable[bool]],
         carry_out: Callable[[Callable[[], Awaitable[FleetReport]], Mapping[str, Any], str], Awaitable[Any]],
+        hold_room: HoldRoom,
+        ask_for_nodes: AskForNodes,
     ) -> None:
         """daemon_of: returns the daemon actor of a node, made when there is none; end_daemon: says whether it ended
 
         carry_out: carries an order out, with this controller's report and the dashboard's address
+        hold_room: holds room on nodes while replicas find their places on others; ask_for_nodes: asks an autoscaler
         """
         self._daemon_of = daemon_of
         self._end_daemon = end_daemon
@@ -57,10 +65,12 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         self._views = ConsoleViews()
         self._file = RunningFile()
         self._resources: dict[str, Mapping[str, float]] = {}  # of nodes
+        self._alive: tuple[Node, ...] = ()
         self._rollouts = Rollouts()
         self._carry_out = carry_out
         self._turns = ChangeTurns()
-        self._counts = CountLoop(self._fleet.states, self._fleet.is_partial, self._fleet.change)
+        placing = Placing(self._node_facts, hold_room, ask_for_nodes)
+        self._counts = CountLoop(self._fleet.states, self._fleet.is_partial, self._fleet.change, placing)
         self._changed = asyncio.Event()
         self._begin()
 
@@ -115,6 +125,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             partial=self._fleet.is_partial(),
             counts=self._counts.keeper.book.counts,
             decisions=self._counts.keeper.book.decisions,
+            starts=self._counts.keeper.start_times,
             updating={model: entry["digest"] for model, entry in self._document.get("rollouts", {}).items()},
             planned=without_file(self._document.get("planned", {})),
             taken_back={model: tuple(entry) for model, entry in self._document.get("taken_back", {}).items()},
@@ -144,6 +155,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         for task in (*self._loops, *self._nodes.values()):
             task.cancel()
         await asyncio.gather(*self._loops, *self._nodes.values(), return_exceptions=True)
+        await self._counts.end()
         ended = await asyncio.gather(*(self._end_daemon(node_id) for node_id in self._nodes), return_exceptions=True)
         return sum(1 for answer in ended if answer is True)
 
@@ -154,11 +166,12 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
     async def _follow_nodes(self) -> None:
         while True:
             try:
-                nodes = await asyncio.to_thread(_alive_nodes)
-                alive = set(nodes)
-                self._resources = {node_id: node["Resources"] for node_id, node in nodes.items()}
+                entries = await asyncio.to_thread(_alive_nodes)
+                self._resources = {entry["NodeID"]: entry["Resources"] for entry in entries}
+                alive = set(self._resources)
                 self._counts.nodes = tuple(self._resources.values())
-                self._counts.labels = tuple(node.get("Labels") or {} for node in nodes.values())
+                self._alive = tuple(read_node(entry) for entry in entries)
+                self._counts.labels = tuple(entry.get("Labels") or {} for entry in entries)
             except Exception as error:
                 log.warning("cannot list the nodes: %r", error)
                 alive = set(self._nodes)
@@ -171,6 +184,22 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
                 self._fleet.members.leave_node(node_id)
             self._counts.keeper.tally.keep(self._nodes)
             await asyncio.sleep(ORDER_EVERY_S)
+
+    def _node_facts(self, bundles: Mapping[str, list[dict[str, float]]]) -> tuple[NodeFacts, ...]:
+        left = without_replicas(self._alive, self._fleet.states(), bundles)
+        reports = self._orders.reports
+        return tuple(
+            NodeFacts(
+                node_id=node.node_id,
+                name=node.hostname or node.address,
+                left=left[node.node_id],
+                labels=node.labels,
+                weights=frozenset(report.weights.sources if report is not None and report.weights is not None else ()),
+                zygotes=report.zygotes if report is not None else (),
+            )
+            for node in self._alive
+            for report in (reports.get(node.node_id),)
+        )
 
     async def _follow_node(self, node_id: str) -> None:
         """Order one node again and again. Each node has its own loop, so a silent node delays no other."""
@@ -260,8 +289,8 @@ def _carry_out(step: Step, dashboard: str) -> None:
             rest.put(document)
 
 
-def _alive_nodes() -> dict[str, Mapping[str, Any]]:
-    """Return node → what Ray lists of it."""
+def _alive_nodes() -> list[Mapping[str, Any]]:
+    """Return the entries of the nodes that are alive, as Ray lists them."""
     import ray
 
-    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    return [node for node in ray.nodes() if node["Alive"]]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from longboat.cluster.counts.keeper import Change, CountKeeper
-from longboat.cluster.fleet.deployed import bundles_in_force, counts_in_force, labels_in_force
+from longboat.cluster.fleet.deployed import Applications, bundles_in_force, counts_in_force, labels_in_force
+from longboat.cluster.fleet.placing import Placing
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.fleet.unplaced import end_actors, unplaced_actors
 from longboat.cluster.host.cluster_token import cluster_token
@@ -42,13 +43,15 @@ class CountLoop:
         states: Callable[[], Sequence[ReplicaState]],
         is_partial: Callable[[], bool],
         on_sleep: Callable[[], None],
+        placing: Placing,
     ) -> None:
         """states: returns all replicas; is_partial: says whether more may live; on_sleep: is called when models fell
-        asleep, or woke"""
+        asleep, or woke; placing: finds places for more replicas"""
         self.keeper = CountKeeper()
         self._states = states
         self._is_partial = is_partial
         self._on_sleep = on_sleep
+        self._placing = placing
         self._rest: ServeRest | None = None
         self._news = asyncio.Event()
         self._read_s = -READ_EVERY_S
@@ -73,7 +76,7 @@ class CountLoop:
         """End replicas that are to end and never had a place; returns how many there were."""
         if self._rest is None:
             return 0
-        apps = (await asyncio.to_thread(self._rest.details)).get("applications", {})
+        apps = await asyncio.to_thread(_apps_of, self._rest)
         await asyncio.to_thread(end_actors, names := unplaced_actors(apps))
         return len(names)
 
@@ -112,17 +115,29 @@ class CountLoop:
             return
         if not self.keeper.is_complete or time.monotonic() - self._read_s >= READ_EVERY_S:
             self._read_s = time.monotonic()
-            apps = (await asyncio.to_thread(rest.details)).get("applications", {})
+            apps = await asyncio.to_thread(_apps_of, rest)
             self.keeper.found(counts_in_force(apps), bundles_in_force(apps), labels_in_force(apps))
+            self._placing.take(apps)
             await asyncio.to_thread(end_actors, unplaced_actors(apps))
         now_s = self._now_s()
         states, partial = self._states(), self._is_partial()
         for change in self.keeper.look(states, now_s, partial=partial, nodes=self.nodes, labels=self.labels):
             await self._apply(rest, change)
         self.figures = self.keeper.book.figures()
+        await self._ask_for_nodes()
+
+    async def _ask_for_nodes(self) -> None:
+        self.keeper.has_asked = await self._placing.ask_for_nodes(self.keeper.short)
+
+    async def end(self) -> None:
+        """Need no more nodes."""
+        self.keeper.short = {}
+        await self._ask_for_nodes()
 
     async def _apply(self, rest: ServeRest, change: Change) -> None:
         log.warning("%s: %d replicas: %s", change.model, change.replicas, change.why)
+        place = await self._placing.steer(change.model, self.keeper.more_in(change), lambda: _apps_of(rest))
+        self.keeper.book.placed(change.model, place)
         try:
             await asyncio.to_thread(rest.scale, change.model, change.replicas)
         except ClusterError as error:  # other models' changes do not wait for this one
@@ -140,6 +155,11 @@ class CountLoop:
         self._clocks_s += step_s
         self.keeper.shift(step_s)
         return now_s + step_s
+
+
+def _apps_of(rest: ServeRest) -> Applications:
+    apps: Applications = rest.details().get("applications", {})
+    return apps
 
 
 def _with_speed(model: ScaledModel, values: Mapping[str, Any]) -> ScaledModel:

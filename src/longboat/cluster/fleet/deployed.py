@@ -13,6 +13,7 @@ from longboat.cluster.protocol.names import (
     CONTROLLER_DEPLOYMENT,
     MODEL_APP_PREFIX,
     SUPERVISOR_DEPLOYMENT,
+    model_app_name,
 )
 from longboat.core.errors import ClusterError
 
@@ -24,6 +25,7 @@ __all__ = (
     "ENDING",
     "SCALED_FROM_OUTSIDE",
     "Applications",
+    "arguments_in_force",
     "bundle_labels",
     "bundles_in_force",
     "controller_values",
@@ -32,6 +34,7 @@ __all__ = (
     "is_ours",
     "key_book_in",
     "labels_in_force",
+    "num_placed",
     "plain_policy",
     "values_with_keys",
     "without_file",
@@ -70,13 +73,23 @@ def counts_in_force(apps: Applications) -> dict[str, int]:
     return found
 
 
+def arguments_in_force(apps: Applications) -> dict[str, Mapping[str, Any]]:
+    """Return model → the arguments of its application."""
+    found = {name: (app.get("deployed_app_config") or {}).get("args", {}) for name, app in apps.items()}
+    prefix = MODEL_APP_PREFIX
+    return {name.removeprefix(prefix): args for name, args in found.items() if name.startswith(prefix) and args}
+
+
 def bundles_in_force(apps: Applications) -> dict[str, list[dict[str, float]]]:
     """Return model → what one replica takes of each of its nodes."""
-    found = {name: (app.get("deployed_app_config") or {}).get("args", {}).get("bundles") for name, app in apps.items()}
-    prefix = MODEL_APP_PREFIX
-    return {
-        name.removeprefix(prefix): bundles for name, bundles in found.items() if name.startswith(prefix) and bundles
-    }
+    return {name: args["bundles"] for name, args in arguments_in_force(apps).items() if args.get("bundles")}
+
+
+def num_placed(apps: Applications, model: str) -> int:
+    """Return how many replicas of a model have a place."""
+    deployments = (apps.get(model_app_name(model), {}).get("deployments") or {}).values()
+    replicas = [replica for deployment in deployments for replica in deployment.get("replicas") or ()]
+    return sum(bool(replica.get("node_id")) and replica.get("state") != "STOPPING" for replica in replicas)
 
 
 def bundle_labels(args: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -87,13 +100,7 @@ def bundle_labels(args: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def labels_in_force(apps: Applications) -> dict[str, list[dict[str, str]]]:
     """Return model → the labels that each of a replica's nodes must carry, where any are asked for."""
-    prefix = MODEL_APP_PREFIX
-    found = {name: (app.get("deployed_app_config") or {}).get("args", {}) for name, app in apps.items()}
-    return {
-        name.removeprefix(prefix): bundle_labels(args)
-        for name, args in found.items()
-        if name.startswith(prefix) and "labels" in args
-    }
+    return {name: bundle_labels(args) for name, args in arguments_in_force(apps).items() if "labels" in args}
 
 
 def document_with(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.gang.heartbeat_publisher import DOOR, OwnBeat
-from longboat.cluster.gang.phases import follow_phases
+from longboat.cluster.gang.phases import LogPhases
 from longboat.cluster.gang.rank_heartbeat import RankHeartbeat
 from longboat.cluster.gang.rank_ports import RankPorts
 from longboat.cluster.gang.revision import revision_of
@@ -65,7 +65,8 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         self._renewed_at_s = time.monotonic()
         self._rank: RankProcess | None = None
         self._log: Path | None = None
-        self._health = RankHealth(node_rank=node_rank, alive=False, phase="", rss_bytes=0, cpu_s=0.0)
+        self._phases = LogPhases(adapter_for(model.engine.kind).phase_of)
+        self._health = RankHealth(node_rank=node_rank, alive=False, rss_bytes=0, cpu_s=0.0)
         self._lost: asyncio.Future[RankLoss] | None = None
         self._ports = RankPorts()
         self._heartbeat = RankHeartbeat(node_rank, is_own=lease_s is None)
@@ -128,15 +129,19 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         self._log = log_path(run, plan.model, plan.replica, self._node_rank)
         self._lost = asyncio.get_running_loop().create_future()
         rank = self._rank = await self._start_rank(plan, run, self._log)
+        self._phases.log = self._log
         self._renewed_at_s = time.monotonic()  # the lease starts here: the wait for a zygote does not count as silence
         await self._heartbeat.open(rank, plan)
         self._spawn(self._watch_exit())
         self._spawn(self._renew_keeper())
         if self._lease_s is not None:
             self._spawn(self._watch_lease(self._lease_s))
-        self._spawn(self._follow_phase())
         self._spawn(self._follow_memory(plan))
         return _rank_state(plan, self._node_rank, rank, self._log)
+
+    async def phase_after(self, known: Phase) -> Phase:
+        """Return the phase of this rank's start once it is another than ``known``, or after some seconds."""
+        return await self._phases.after(known, lambda: self._is_stopped)
 
     async def stage(self, source: str, revision: str) -> str:
         """Put an adapter's contents on this node and return their folder. Raises UserInputError where it cannot."""
@@ -241,15 +246,6 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         while (rank := self._rank) is not None and not rank.ended:
             rank.renew(KEEPER_LEASE_S)
             await asyncio.sleep(KEEPER_LEASE_S / 10)
-
-    async def _follow_phase(self) -> None:
-        assert self._log is not None
-        phase_of = adapter_for(self._model.engine.kind).phase_of
-
-        def take(phase: Phase) -> None:
-            self._health = dataclasses.replace(self._health, phase=phase.value)
-
-        await follow_phases(self._log, phase_of, take, lambda: self._rank is None)
 
     async def _follow_memory(self, plan: GangPlan) -> None:
         """Measure the rank's memory now and then: measuring is expensive, and memory changes slowly."""

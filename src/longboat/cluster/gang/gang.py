@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from longboat.cluster.gang.heartbeat_publisher import GangPulse
 from longboat.cluster.protocol.messages import AgentFacts, RankHealth, RankLoss
@@ -13,7 +13,7 @@ from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort
 from longboat.core.errors import UserInputError
 from longboat.core.plan import GangPlan, GangShape, RankPlan
-from longboat.core.states import RankState
+from longboat.core.states import START_PHASES, Phase, RankState
 from longboat.engines.contract import EngineAdapter
 from longboat.spec.types.source import is_fetched
 
@@ -95,6 +95,20 @@ class Gang:
                 raise answer
         self.ranks = tuple(answer for answer in answers if isinstance(answer, RankState))
         return self.ranks
+
+    async def follow_phases(self, on_phase: Callable[[Phase], None]) -> None:
+        """Call ``on_phase`` with the phase of the slowest rank, of those whose logs tell one, until it is cancelled."""
+        told: dict[int, Phase] = {}
+
+        async def follow(node_rank: int, agent: AgentPort) -> None:
+            while True:
+                phase = await agent.phase_after(told.get(node_rank, Phase.STARTING))
+                if phase is not told.get(node_rank, Phase.STARTING):
+                    told[node_rank] = phase
+                    on_phase(min(told.values(), key=START_PHASES.index))
+
+        # an agent that does not answer is a loss, which others find
+        await asyncio.gather(*(follow(i, agent) for i, agent in enumerate(self._agents)), return_exceptions=True)
 
     async def stage(self, source: str, revision: str) -> str:
         """Put an adapter's contents on all nodes and return their folder, which must be the same everywhere."""

@@ -9,32 +9,44 @@ from pathlib import Path
 
 from longboat.core.states import Phase
 
-__all__ = ("PhaseClock", "follow_phases")
+__all__ = ("LogPhases", "PhaseClock")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 0.1, 2.0, 1.05
 """A start of a second is seen in its parts, and one of an hour costs a look every two seconds."""
 
-LAST = Phase.WARMING
-"""The last phase that a log can tell of: whether the engine serves is found out by asking it."""
+LONGEST_WAIT_S = 10.0
+"""A wait for the next phase returns after this time: a supervisor that needs no phases any more does not ask again."""
 
 
-async def follow_phases(
-    log: Path, phase_of: Callable[[str], Phase | None], on_phase: Callable[[Phase], None], is_over: Callable[[], bool]
-) -> None:
-    """Read ``log`` as it grows and call ``on_phase`` with each phase found, until the last one came or ``is_over``.
+class LogPhases:
+    """The phases of one rank's start, as its log tells of them while it grows.
 
-    phase_of: the phase that a line of the log tells of, if any
+    A log cannot tell that the engine serves, so it is read only while a supervisor waits for the next phase.
     """
-    position, pause_s = 0, FIRST_PAUSE_S
-    while not is_over():
-        text, position = await asyncio.to_thread(_read_from, log, position)
-        found = [phase for line in text.splitlines() if (phase := phase_of(line)) is not None]
-        for phase in found:
-            on_phase(phase)
-        if LAST in found:
+
+    def __init__(self, phase_of: Callable[[str], Phase | None]) -> None:
+        """phase_of: returns the phase that a line of the log tells of, if any"""
+        self.log: Path | None = None  # None: the rank is not started yet
+        self.phase = Phase.STARTING
+        self._phase_of = phase_of
+        self._position = 0
+
+    async def after(self, known: Phase, is_over: Callable[[], bool], wait_s: float = LONGEST_WAIT_S) -> Phase:
+        """Return the phase when it is not ``known`` any more, or is over, or after ``wait_s``."""
+        pause_s, end_s = FIRST_PAUSE_S, time.monotonic() + wait_s
+        while True:
+            await self._read()
+            if self.phase is not known or is_over() or time.monotonic() >= end_s:
+                return self.phase
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * GROWTH, LONGEST_PAUSE_S)
+
+    async def _read(self) -> None:
+        if self.log is None:
             return
-        pause_s = FIRST_PAUSE_S if found else min(pause_s * GROWTH, LONGEST_PAUSE_S)
-        await asyncio.sleep(pause_s)
+        text, self._position = await asyncio.to_thread(_read_from, self.log, self._position)
+        found = [phase for line in text.splitlines() if (phase := self._phase_of(line)) is not None]
+        self.phase = found[-1] if found else self.phase
 
 
 def _read_from(path: Path, position: int) -> tuple[str, int]:
@@ -58,10 +70,11 @@ class PhaseClock:
         self._seconds: dict[str, float] = {}
 
     def enter(self, phase: Phase) -> None:
-        """Begin the next phase."""
+        """Begin the next phase, or one that was there before."""
         self._seconds = self.seconds()
         self.phase, self._since_s = phase, time.monotonic()
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase until now."""
-        return {**self._seconds, self.phase.value: round(time.monotonic() - self._since_s, 3)}
+        own_s = self._seconds.get(self.phase.value, 0.0) + time.monotonic() - self._since_s
+        return {**self._seconds, self.phase.value: round(own_s, 3)}

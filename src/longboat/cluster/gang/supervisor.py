@@ -23,7 +23,7 @@ from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort, ControllerPort
 from longboat.core.errors import EngineError, LongboatError
 from longboat.core.plan import GangPlan, GangShape
-from longboat.core.states import Phase, ReplicaState
+from longboat.core.states import START_PHASES, Phase, ReplicaState
 from longboat.core.tasks import GENERATE
 from longboat.engines.contract import Probe
 from longboat.engines.registry import adapter_for
@@ -138,7 +138,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
     async def _start(self, plan: GangPlan) -> asyncio.Task[RankLoss]:
         """Start every rank; return the task that waits for the loss of one, once a token has come."""
         self._enter(Phase.STARTING)
-        phases = asyncio.create_task(self._follow_phases())
+        phases = asyncio.create_task(self._gang.follow_phases(self._take_phase))
         watches: list[asyncio.Task[Any]] = [phases]
         try:
             await self._gang.start()
@@ -231,14 +231,9 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             task.cancel()
         await self._gang.stop(STOP_GRACE_S)
 
-    async def _follow_phases(self) -> None:
-        """While the gang starts, take over the phase of its slowest rank, of those that report one."""
-        order = [Phase.STARTING, Phase.LOADING, Phase.WARMING]
-        while True:
-            told = [Phase(h.phase) for h in self._gang.health.values() if h.phase in {p.value for p in order}]
-            if told and order.index(slowest := min(told, key=order.index)) > order.index(self.phase):
-                self._enter(slowest)
-            await asyncio.sleep(0.1)
+    def _take_phase(self, phase: Phase) -> None:
+        if self.phase in START_PHASES and self.phase is not phase:
+            self._enter(phase)
 
     def _enter(self, phase: Phase) -> None:
         self._clock.enter(phase)

@@ -89,6 +89,7 @@ class NodeFindings:
     memory_bytes: int = 0
     accelerator: str = ""
     adapters: Mapping[str, AdapterFinding] = field(default_factory=dict)  # by folder
+    weights: frozenset[str] = frozenset()  # fetched sources that its store has whole
 
 
 def inspect_node(request: PreflightRequest) -> NodeFindings:
@@ -109,7 +110,15 @@ def inspect_node(request: PreflightRequest) -> NodeFindings:
         memory_bytes=node_memory_bytes(),
         accelerator=accelerator_name(),
         adapters={path: find_adapter(path) for path in request.adapters},
+        weights=_whole_sources() if request.fetched else frozenset(),
     )
+
+
+def _whole_sources() -> frozenset[str]:
+    from longboat.folders import home_folder
+    from longboat.weights.store.store import Store
+
+    return frozenset(stored.source for stored in Store(home_folder()).list() if stored.is_whole)
 
 
 def _tls_problem(certificate: str, key: str) -> str:

@@ -50,12 +50,16 @@ class UpOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPlan:
-    """fleet: with numbers everywhere; overridden: why some of it should not be started, where that was forced."""
+    """fleet: with numbers everywhere; overridden: why some of it should not be started, where that was forced.
+
+    weights: node → fetched sources that its store has whole
+    """
 
     fleet: Fleet
     shapes: Mapping[str, GangShape]
     decision: Decision
     overridden: tuple[Problem, ...] = ()
+    weights: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def this_machine() -> Node:
@@ -130,7 +134,8 @@ def checked_plan(
         if model.name in shapes:
             shapes[model.name] = _with_reason(shapes[model.name], task_reason(model, inputs.facts.get(model.name)))
     overridden = decision.problems if options.force else ()
-    return CheckedPlan(fleet=fleet, shapes=shapes, decision=decision, overridden=overridden)
+    weights = {node_id: found.weights for node_id, found in findings.items()}
+    return CheckedPlan(fleet=fleet, shapes=shapes, decision=decision, overridden=overridden, weights=weights)
 
 
 def _adapter_findings(nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> Findings:

@@ -9,7 +9,7 @@ from typing import Any
 
 from longboat.cluster.protocol.model import WantedAdapter
 from longboat.cluster.protocol.shown import ShownFleet
-from longboat.core.states import ReplicaState
+from longboat.core.states import ReplicaState, StartTimes
 from longboat.core.table_changes import TableUpdate
 
 __all__ = (
@@ -54,7 +54,6 @@ class RankHealth:
 
     node_rank: int
     alive: bool
-    phase: str  # newest phase named in its log; empty: none yet
     rss_bytes: int
     cpu_s: float
     memory_bytes: int = 0  # as in ``RankState``
@@ -224,6 +223,7 @@ class ModelCount:
     cold_start_s: float | None = None  # measured seconds from the order to the first token; None: not measured yet
     unplaced: int = 0  # wanted replicas that no node has room for
     problem: str = ""  # why the number cannot be reached now; empty: it can
+    placement: str = ""  # why its newest replicas went to some nodes; empty: they went anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +249,8 @@ class FleetReport:
     planned: Mapping[str, Any] = field(default_factory=dict)  # the forecast, as ``up`` wrote it, without the file
     counts: Mapping[str, ModelCount] = field(default_factory=dict)  # model → its number of replicas
     decisions: tuple[Mapping[str, Any], ...] = ()  # the newest changes of these numbers, oldest first
+    # model → node → how long its newest start there took
+    starts: Mapping[str, Mapping[str, StartTimes]] = field(default_factory=dict)
     shown: ShownFleet | None = None  # of the document; None: the controller is of an older version
 
 

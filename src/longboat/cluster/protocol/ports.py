@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from longboat.cluster.protocol.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
 from longboat.core.plan import GangPlan
-from longboat.core.states import RankState
+from longboat.core.states import Phase, RankState
 from longboat.routing.health.liveness import Beat
 
 __all__ = ("AgentPort", "ControllerPort", "RayAgent", "ServeController")
@@ -24,6 +24,7 @@ class AgentPort(Protocol):
     async def fetch(self) -> None: ...
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts: ...
     async def start(self, plan: GangPlan) -> RankState: ...
+    async def phase_after(self, known: Phase) -> Phase: ...
     async def stage(self, source: str, revision: str) -> str: ...
     async def keep_adapters(self, revisions: tuple[str, ...]) -> None: ...
     async def renew(self) -> RankHealth: ...
@@ -56,6 +57,10 @@ class RayAgent:
     async def start(self, plan: GangPlan) -> RankState:
         state: RankState = await self._handle.start.remote(plan)
         return state
+
+    async def phase_after(self, known: Phase) -> Phase:
+        phase: Phase = await self._handle.phase_after.remote(known)
+        return phase
 
     async def stage(self, source: str, revision: str) -> str:
         path: str = await self._handle.stage.remote(source, revision)

@@ -13,7 +13,9 @@ from longboat.cluster.gang.supervisor import EngineSupervisor
 from longboat.cluster.protocol.model import read_model, read_shape
 from longboat.cluster.protocol.names import CONTROLLER_DEPLOYMENT, SUPERVISOR_DEPLOYMENT
 from longboat.cluster.ray.actors import create_agents, daemon_of, end_daemon
+from longboat.cluster.ray.autoscaler import ask_for_nodes
 from longboat.cluster.ray.fleet_orders import carry_out
+from longboat.cluster.ray.held_room import HeldRoom
 
 __all__ = ("controller_app", "model_app")
 
@@ -55,4 +57,4 @@ def controller_app(args: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=20.0,
     )
-    return deployment.bind(daemon_of, end_daemon, carry_out)
+    return deployment.bind(daemon_of, end_daemon, carry_out, HeldRoom, ask_for_nodes)

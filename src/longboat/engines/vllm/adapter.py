@@ -75,6 +75,15 @@ _PHASES = (
     ("Starting to load model", Phase.LOADING),
     ("Loading weights took", Phase.WARMING),
     ("Model loading took", Phase.WARMING),
+    ("Warming up model for the compilation", Phase.COMPILING),
+    ("Starting torch.compile", Phase.COMPILING),
+    ("for vLLM's torch.compile", Phase.COMPILING),
+    ("Dynamo bytecode transform time", Phase.COMPILING),
+    ("Compiling a graph for", Phase.COMPILING),
+    ("torch.compile took", Phase.WARMING),
+    ("torch.compile takes", Phase.WARMING),  # 0.29
+    ("saved AOT compiled function", Phase.WARMING),
+    ("Initial profiling/warmup run took", Phase.WARMING),
     ("KV cache size:", Phase.WARMING),
     ("Warming up", Phase.WARMING),
     ("Capturing CUDA graph", Phase.WARMING),
@@ -155,7 +164,10 @@ class VllmAdapter(EngineAdapter):
         return memory_of(args, _CPU_MEMORY if platform == "cpu" else EngineMemory())
 
     def phase_of(self, log_line: str) -> Phase | None:
-        """Return loading from the first weight, warming once weights are in memory; only the probe shows readiness."""
+        """Return loading from the first weight, warming once weights are in memory, compiling while torch compiles.
+
+        Only the probe shows readiness.
+        """
         return next((phase for words, phase in _PHASES if words in log_line), None)
 
     def cause_in(self, log_lines: Sequence[str]) -> tuple[str, ...]:
