@@ -21,6 +21,7 @@ class Replica:
     limits: EngineLimits
     slowness: float = 1.0  # its steps take the seconds of ``time`` times this
     joins_s: float = 0.0  # when it is ready; 0: from the beginning
+    jitter_s: tuple[float, ...] = ()  # seconds of which each step takes one more, drawn by chance; empty: none
     host: str = ""  # machine whose processors it shares with all replicas that name the same; empty: with none
 
 
