@@ -10,7 +10,7 @@ from longboat.routing.prefixes.prompt import BLOCK_BYTES
 __all__ = ("DictIndex", "PrefixIndex")
 
 _LEAVE_TOGETHER: Final = 64
-"""Of as many blocks, one leaves a full index at once with others: to find the oldest ones passes over holes."""
+"""The part of a full index that leaves at once, as a divisor: a search for the oldest blocks passes over holes."""
 
 
 class PrefixIndex(Protocol):
