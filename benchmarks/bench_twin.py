@@ -13,7 +13,7 @@ import json
 import random
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -44,7 +44,8 @@ OUTPUT = 32
 BLOCK = 32  # tokens: a multiple of the blocks of all engines under test
 NEW_TOKENS = (16, 64, 160, 512, 1500)  # of the prompts from which the terms are learned, to compute,
 CACHED_TOKENS = (0, 640, 1600)  # and before these, in the cache
-PAUSES_S = (0.0, 0.3)  # before a request: engines are warm, or have rested
+SHORT_S = 0.005  # pause in which engines stay warm: without one, Linux takes processors from real-time processes
+PAUSES_S = (SHORT_S, 0.6)  # before a request: engines are warm, or have rested
 PROBES = (64, 256, 512, 1024)  # tokens of prompts that are computed beside a stream
 BEFORE_PROBE, AFTER_PROBE = 40, 40  # tokens of that stream
 JITTER_PARTS = 400
@@ -81,6 +82,7 @@ class Measured:
     received_token_s: float  # of each prompt token beside its steps: it is parsed, hashed and passed on
     crowding: float  # part of a step's time that each other engine adds while it computes: they share processors
     jitter_s: tuple[float, ...]  # what a step takes beyond its terms, equally likely
+    received_jitter_s: tuple[float, ...]  # the same of a request until its first step
 
 
 async def calibrate(
@@ -117,6 +119,7 @@ async def calibrate(
         received_token_s=received_token_s,
         crowding=crowding,
         jitter_s=_jitter([one for seen in alone.values() for one in seen]),
+        received_jitter_s=_received_jitter(alone.values()),
     )
 
 
@@ -161,6 +164,7 @@ async def _delay_s(url: str, draw: Callable[[int], list[int]], tokens: int) -> f
 
     An engine that prepares a step while another runs delivers some tokens late, so no single gap is the whole step.
     """
+    await asyncio.sleep(SHORT_S)
     seen = Seen()
     stream = asyncio.ensure_future(ask(url, draw(BLOCK), BEFORE_PROBE + 2000, seen))
     while seen.num_tokens < BEFORE_PROBE:  # noqa: ASYNC110  (notes are plain data)
@@ -182,6 +186,15 @@ def _jitter(alone: Sequence[Seen]) -> tuple[float, ...]:
     found = sorted([gap_s - statistics.median(one.gaps_s) for one in alone if one.gaps_s for gap_s in one.gaps_s])
     mean_s = statistics.fmean(found)
     return tuple(found[int((at + 0.5) / JITTER_PARTS * len(found))] - mean_s for at in range(JITTER_PARTS))
+
+
+def _received_jitter(alone: Iterable[Sequence[Seen]]) -> tuple[float, ...]:
+    """Return by how much the times to the first tokens of equal requests differ from the middle one."""
+    found: list[float] = []
+    for seen in alone:
+        middle_s = statistics.median([one.ttft_s for one in seen])
+        found.extend([one.ttft_s - middle_s for one in seen])
+    return tuple(sorted(found))
 
 
 async def _crowding(url: str, draw: Callable[[int], list[int]], count: int) -> float:
@@ -211,6 +224,7 @@ async def _decode_rows(
 
 
 async def _wall_s(url: str, prompts: Sequence[Sequence[int]], output_tokens: int) -> float:
+    await asyncio.sleep(SHORT_S)
     began_s = perf_counter()
     await asyncio.gather(*(ask(url, ids, output_tokens) for ids in prompts))
     return perf_counter() - began_s
@@ -230,6 +244,7 @@ def twin_of(count: int, limits: EngineLimits, found: Measured) -> Fleet:
         slots=limits.max_num_seqs,
         network_s=found.request_s / 2.0,
         received_token_s=found.received_token_s,
+        received_jitter_s=found.received_jitter_s,
         crowding=found.crowding,
         report_s=0.0,
     )

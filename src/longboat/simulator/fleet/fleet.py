@@ -59,6 +59,7 @@ class Fleet:
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     network_s: float = 0.0005  # from a gateway to an engine, and the same back
     received_token_s: float = 0.0  # more on the way there for each prompt token, cached or not: it is parsed and hashed
+    received_jitter_s: tuple[float, ...] = ()  # seconds of which a request takes one more there, by chance; empty: none
     crowding: float = 0.0  # part of a step's time that each other engine on the host adds while it computes
     kv_delay_s: float = 0.1  # from a change in an engine's cache until gateways know it; below 0: they never do
     report_s: float = 1.0  # between two reports of an engine; 0: it makes none
