@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,10 +24,10 @@ from twin_stand import RealEngine, Seen, add_engine_options, ask, conversations,
 
 from longboat.routing.policies.registry import policy_of
 from longboat.simulator.engine.engine import EngineLimits
-from longboat.simulator.engine.step_time import StepTime
+from longboat.simulator.engine.step_time import COLD_AFTER_S, StepTime
 from longboat.simulator.fleet.fleet import Fleet, even_fleet
 from longboat.simulator.fleet.simulation import simulate
-from longboat.simulator.plan.fit_step_time import fitted
+from longboat.simulator.plan.fit_step_time import Row, fitted
 from longboat.simulator.results.result import quantiles
 from longboat.simulator.traces.sessions import Sessions
 from longboat.simulator.traces.trace_request import TraceRequest
@@ -38,10 +39,16 @@ FAKE_FLAGS = (
 )
 FAKE_LIMITS = EngineLimits(kv_blocks=8000, max_num_seqs=64, max_num_batched_tokens=2048)
 ROUNDS = 3
-PROMPTS = (64, 256, 512, 1024, 2000)
-BACKGROUND_TOKENS = 64
+DECODES = 5
 OUTPUT = 32
-BLOCK = 16
+BLOCK = 32  # tokens: a multiple of the blocks of all engines under test
+NEW_TOKENS = (16, 64, 160, 512, 1500)  # of the prompts from which the terms are learned, to compute,
+CACHED_TOKENS = (0, 640, 1600)  # and before these, in the cache
+SHORT_S = 0.005  # pause in which engines stay warm: without one, Linux takes processors from real-time processes
+PAUSES_S = (SHORT_S, 0.6)  # before a request: engines are warm, or have rested
+PROBES = (64, 256, 512, 1024)  # tokens of prompts that are computed beside a stream
+BEFORE_PROBE, AFTER_PROBE = 40, 40  # tokens of that stream
+JITTER_PARTS = 400
 CROWD_TOKENS, CROWD_OUTPUT = 1024, 8  # of the requests that several engines compute at once: mostly prefill
 CROWD_ROUNDS = 9
 
@@ -74,22 +81,28 @@ class Measured:
     request_s: float  # of a request beside its steps: connections, and what gateway and API server do for each
     received_token_s: float  # of each prompt token beside its steps: it is parsed, hashed and passed on
     crowding: float  # part of a step's time that each other engine adds while it computes: they share processors
+    jitter_s: tuple[float, ...]  # what a step takes beyond its terms, equally likely
+    received_jitter_s: tuple[float, ...]  # the same of a request until its first step
 
 
-async def calibrate(url: str, seed: int, every: str = "", count: int = 1) -> Measured:
-    """Measure a step's terms at one engine, and what a request takes beside its steps.
+async def calibrate(
+    url: str, seed: int, every: str = "", count: int = 1, rounds: int = ROUNDS, output_tokens: int = OUTPUT
+) -> Measured:
+    """Measure a step's terms at one engine, its jitter, and what a request takes beside its steps.
+
+    All terms of prompts are solved together: what a request takes beside its steps, and what any step that computes
+    a prompt takes, look the same to the client, and only streams beside it tell them apart.
 
     every: the address of a gateway in front of all ``count`` engines of the machine
+    rounds, output_tokens: of the requests from which the terms of prompts are learned
     """
     draw = _fresh(seed)
-    decode = [row for count in (1, 4, 16) for row in await _decode_rows(url, count, draw)]
+    decode = [row for sequences in (1, 4, 16) for row in await _decode_rows(url, sequences, draw)]
     base_s, sequence_s, kv_token_s = fitted(decode)
-    rows = []
-    decode_s = base_s + sequence_s + kv_token_s * BACKGROUND_TOKENS
-    for tokens in PROMPTS:
-        step_s = statistics.median([await _probe(url, draw, tokens, decode_s) for _ in range(ROUNDS)])
-        rows.append(((1.0, float(tokens), tokens * tokens / 2.0), max(1e-6, step_s - decode_s), step_s))
-    prompt_base_s, prompt_token_s, prompt_pair_s = fitted(rows)
+    decode_s = base_s + sequence_s
+    alone = await _alone(url, draw, rounds, output_tokens)
+    rows = [*_request_rows(alone, base_s), *await _step_rows(url, draw, decode_s, rounds)]
+    request_s, received_token_s, wake_s, prompt_base_s, prompt_token_s, prompt_pair_s = fitted(rows)
     time = StepTime(
         base_s=base_s,
         prompt_base_s=prompt_base_s,
@@ -97,23 +110,91 @@ async def calibrate(url: str, seed: int, every: str = "", count: int = 1) -> Mea
         prompt_pair_s=prompt_pair_s,
         sequence_s=sequence_s,
         kv_token_s=kv_token_s,
+        wake_s=wake_s,
     )
-    request_s, received_token_s = await _beside(url, draw, time)
     crowding = await _crowding(every, draw, count) if count > 1 else 0.0
-    return Measured(time=time, request_s=request_s, received_token_s=received_token_s, crowding=crowding)
+    return Measured(
+        time=time,
+        request_s=request_s,
+        received_token_s=received_token_s,
+        crowding=crowding,
+        jitter_s=_jitter([one for seen in alone.values() for one in seen]),
+        received_jitter_s=_received_jitter(alone.values()),
+    )
 
 
-async def _beside(url: str, draw: Callable[[int], list[int]], time: StepTime) -> tuple[float, float]:
-    """Return what a request and each of its tokens take beside steps: cached prompts have nearly nothing to compute."""
-    rows = []
-    for tokens in (64, *PROMPTS):
-        ids = draw(tokens)
-        await ask(url, ids, 2)
-        ttft_s = statistics.median([(await ask(url, ids, 2)).ttft_s for _ in range(2 * ROUNDS - 1)])
-        rest_s = max(1e-6, ttft_s - time.prefill_s(tokens, (tokens - 1) // BLOCK * BLOCK))
-        rows.append(((1.0, float(tokens)), rest_s, ttft_s))
-    request_s, received_token_s = fitted(rows)
-    return request_s, received_token_s
+Cell = tuple[int, int, float]  # new tokens, cached tokens, pause before
+
+
+async def _alone(url: str, draw: Callable[[int], list[int]], rounds: int, output_tokens: int) -> dict[Cell, list[Seen]]:
+    """Ask one request after another, with and without a pause before it."""
+    prefixes = {tokens: draw(tokens) for tokens in CACHED_TOKENS}
+    for ids in prefixes.values():
+        await ask(url, ids or draw(BLOCK), 2)
+    cells = [(new, cached, pause_s) for new in NEW_TOKENS for cached in CACHED_TOKENS for pause_s in PAUSES_S]
+    plan = cells * rounds
+    random.Random(len(plan)).shuffle(plan)  # what else runs on the machine meets all of them
+    seen: dict[Cell, list[Seen]] = {cell: [] for cell in cells}
+    for new, cached, pause_s in plan:
+        await asyncio.sleep(pause_s)
+        seen[new, cached, pause_s].append(await ask(url, prefixes[cached] + draw(new), output_tokens))
+    return seen
+
+
+def _request_rows(alone: Mapping[Cell, Sequence[Seen]], base_s: float) -> Iterator[Row]:
+    """Yield what requests take until their first tokens, without what every step takes."""
+    for (new, cached, pause_s), seen in alone.items():
+        ttft_s = statistics.median([one.ttft_s for one in seen])
+        cold = float(pause_s >= COLD_AFTER_S)
+        row = (1.0, float(new + cached), cold, 1.0, float(new), new * (cached + new / 2.0))
+        yield row, max(1e-6, ttft_s - base_s), ttft_s
+
+
+async def _step_rows(url: str, draw: Callable[[int], list[int]], decode_s: float, rounds: int) -> list[Row]:
+    """Compute prompts beside a stream that decodes: what they delay it by are their steps."""
+    rows: list[Row] = []
+    for tokens in PROBES:
+        more_s = max(1e-6, statistics.median([await _delay_s(url, draw, tokens) for _ in range(max(3, rounds))]))
+        rows.append(((0.0, 0.0, 0.0, 1.0, float(tokens), tokens * tokens / 2.0), more_s, decode_s + more_s))
+    return rows
+
+
+async def _delay_s(url: str, draw: Callable[[int], list[int]], tokens: int) -> float:
+    """Return by how much a prompt delays a stream: what its gaps take meanwhile beyond those before.
+
+    An engine that prepares a step while another runs delivers some tokens late, so no single gap is the whole step.
+    """
+    await asyncio.sleep(SHORT_S)
+    seen = Seen()
+    stream = asyncio.ensure_future(ask(url, draw(BLOCK), BEFORE_PROBE + 2000, seen))
+    while seen.num_tokens < BEFORE_PROBE:  # noqa: ASYNC110  (notes are plain data)
+        await asyncio.sleep(0.001)
+    count, usual_s = len(seen.gaps_s), statistics.median(seen.gaps_s)
+    await ask(url, draw(tokens), 1)
+    until = seen.num_tokens + 3
+    while seen.num_tokens < until and not stream.done():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    stream.cancel()
+    with suppress(asyncio.CancelledError):
+        await stream
+    gaps = seen.gaps_s[count:]
+    return sum(gaps) - usual_s * len(gaps)
+
+
+def _jitter(alone: Sequence[Seen]) -> tuple[float, ...]:
+    """Return by how much the gaps of requests that ran alone differ from the middle one of each, in the mean by 0."""
+    found = sorted([gap_s - statistics.median(one.gaps_s) for one in alone if one.gaps_s for gap_s in one.gaps_s])
+    mean_s = statistics.fmean(found)
+    return tuple(found[int((at + 0.5) / JITTER_PARTS * len(found))] - mean_s for at in range(JITTER_PARTS))
+
+
+def _received_jitter(alone: Iterable[Sequence[Seen]]) -> tuple[float, ...]:
+    """Return by how much the times to the first tokens of equal requests differ from the middle one."""
+    found: list[float] = []
+    for seen in alone:
+        middle_s = statistics.median([one.ttft_s for one in seen])
+        found.extend([one.ttft_s - middle_s for one in seen])
+    return tuple(sorted(found))
 
 
 async def _crowding(url: str, draw: Callable[[int], list[int]], count: int) -> float:
@@ -123,31 +204,6 @@ async def _crowding(url: str, draw: Callable[[int], list[int]], count: int) -> f
         alone.append(await _wall_s(url, [draw(CROWD_TOKENS)], CROWD_OUTPUT))
         together.append(await _wall_s(url, [draw(CROWD_TOKENS) for _ in range(count)], CROWD_OUTPUT))
     return max(0.0, statistics.median(together) / statistics.median(alone) - 1.0) / (count - 1)
-
-
-async def _probe(url: str, draw: Callable[[int], list[int]], tokens: int, decode_s: float) -> float:
-    """Compute a prompt beside a stream that decodes, and return the seconds of the step that computed it.
-
-    They are what the stream's gaps take meanwhile beyond ``decode_s`` each: an engine that prepares a step while
-    another runs delivers some tokens late, so that no single gap is the whole step.
-    """
-    seen = Seen()
-    stream = asyncio.ensure_future(ask(url, draw(BACKGROUND_TOKENS), 2000, seen))
-    while seen.num_tokens < 5:  # noqa: ASYNC110  (notes are plain data)
-        await asyncio.sleep(0.01)
-    probe = await ask(url, draw(tokens), 2)
-    until = seen.num_tokens + 3
-    while seen.num_tokens < until and not stream.done():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    stream.cancel()
-    with suppress(asyncio.CancelledError):
-        await stream
-    at_s, more_s = seen.began_s + seen.ttft_s, 0.0
-    for gap_s in seen.gaps_s:
-        at_s += gap_s
-        if at_s > probe.began_s:
-            more_s += gap_s - decode_s
-    return decode_s + more_s
 
 
 async def _decode_rows(
@@ -161,33 +217,34 @@ async def _decode_rows(
     for tokens in (64, 1024):
         prompts = [draw(tokens) for _ in range(count)]
         await _wall_s(url, prompts, 2)  # they are cached then
-        found = [(await _wall_s(url, prompts, 2 + OUTPUT) - await _wall_s(url, prompts, 2)) for _ in range(ROUNDS)]
+        found = [(await _wall_s(url, prompts, 2 + OUTPUT) - await _wall_s(url, prompts, 2)) for _ in range(DECODES)]
         step_s = max(1e-4, statistics.median(found) / OUTPUT)
         rows.append(((1.0, float(count), float(count * (tokens + OUTPUT // 2))), step_s, step_s))
     return rows
 
 
 async def _wall_s(url: str, prompts: Sequence[Sequence[int]], output_tokens: int) -> float:
+    await asyncio.sleep(SHORT_S)
     began_s = perf_counter()
     await asyncio.gather(*(ask(url, ids, output_tokens) for ids in prompts))
     return perf_counter() - began_s
 
 
 def _fresh(seed: int) -> Callable[[int], list[int]]:
-    import random
-
     draw = random.Random(-seed)
     return lambda tokens: [draw.randrange(64, 3700) for _ in range(tokens)]
 
 
 def twin_of(count: int, limits: EngineLimits, found: Measured) -> Fleet:
     """The fleet of the run, on one machine: what a request takes beside its steps counts as the network's."""
-    replicas = tuple(replace(one, host="this") for one in even_fleet(count, found.time, limits))
+    plain = even_fleet(count, found.time, limits)
+    replicas = tuple(replace(one, host="this", jitter_s=found.jitter_s) for one in plain)
     return Fleet(
         replicas=replicas,
         slots=limits.max_num_seqs,
         network_s=found.request_s / 2.0,
         received_token_s=found.received_token_s,
+        received_jitter_s=found.received_jitter_s,
         crowding=found.crowding,
         report_s=0.0,
     )
@@ -207,7 +264,8 @@ def run(real: RealEngine | None, count: int, seed: int, rates: Sequence[float]) 
     part = "fake" if real is None else "vllm"
     with tempfile.TemporaryDirectory() as folder, engines(real, Path(folder)) as (urls, limits):
         with gateway(urls[:1]) as url, gateway(urls) as every:
-            found = asyncio.run(calibrate(url, seed, every, len(urls)))
+            effort = {"rounds": 1, "output_tokens": 4} if real is None else {}
+            found = asyncio.run(calibrate(url, seed, every, len(urls), **effort))
         fleet = twin_of(len(urls), limits, found)
         rows = [_row(part, urls, fleet, count, seed + at, rate) for at, rate in enumerate(rates)]
     return {"part": part, "measured": asdict(found), "rates": rows}
@@ -248,6 +306,8 @@ def main() -> None:
         f"{found['part']}: each request takes {terms['request_s'] * 1e3:.2f} ms beside its steps and "
         f"{terms['received_token_s'] * 1e6:.2f} us more for each token; each other engine adds {terms['crowding']:.0%}"
     )
+    jitter_ms = [1e3 * value for value in quantiles(terms["jitter_s"], (0.1, 0.5, 0.9, 0.99))]
+    print(f"jitter of a step, p10, p50, p90 and p99: {', '.join(f'{value:+.2f}' for value in jitter_ms)} ms")
     print(f"step: {terms['time']}")
     for row in found["rates"]:  # type: ignore[attr-defined]
         print(f"{row['rate']:g} conversations a second, {row['requests']} requests")

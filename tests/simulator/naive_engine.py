@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from longboat.simulator.engine.engine import EngineLimits
-from longboat.simulator.engine.step_time import StepTime
+from longboat.simulator.engine.step_time import COLD_AFTER_S, StepTime
 
 
 @dataclass(eq=False)
@@ -42,18 +42,20 @@ class NaiveEngine:
     def run(self, jobs: list[NaiveJob]) -> None:
         """Play jobs, which are sorted by arrival."""
         coming, now_s = deque(jobs), 0.0
+        ended_s = -COLD_AFTER_S
         while coming or self.waiting or self.running:
             idle = not self.waiting and not self.running
+            rested = idle and max(now_s, coming[0].arrival_s) - ended_s >= COLD_AFTER_S
             if idle and coming[0].arrival_s > now_s:  # an idle engine begins at once, with the first that comes
                 now_s = coming[0].arrival_s
                 self.waiting.append(coming.popleft())
             else:
                 while coming and coming[0].arrival_s <= now_s:
                     self.waiting.append(coming.popleft())
-            now_s = self.step(now_s)
+            now_s = ended_s = self.step(now_s, self.time.wake_s if rested else 0.0)
 
-    def step(self, now_s: float) -> float:
-        """Make one step, and return when it ends."""
+    def step(self, now_s: float, wake_s: float = 0.0) -> float:
+        """Make one step, and return when it ends. wake_s: that it takes longer"""
         size = self.limits.block_tokens
         preempted = False
         while sum(self.lacks(job) for job in self.decoding()) > len(self.queue):
@@ -81,7 +83,7 @@ class NaiveEngine:
         tokens = sum(count for _, count in chunks)
         pairs = sum(count * (job.computed + count / 2) for job, count in chunks)
         read = sum(job.prompt + job.generated for job in decoding)
-        now_s += self.time.mixed_s(tokens, pairs, len(decoding), read)
+        now_s += self.time.mixed_s(tokens, pairs, len(decoding), read) + wake_s
         for job in decoding:
             job.generated += 1
             job.computed += 1

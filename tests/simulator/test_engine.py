@@ -10,6 +10,7 @@ from naive_engine import NaiveEngine, NaiveJob
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
 from longboat.simulator.engine.engine import EngineLimits, SimEngine
 from longboat.simulator.engine.host import Host
+from longboat.simulator.engine.jitter import Jitter
 from longboat.simulator.engine.job import Job
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.results.histogram import Histogram
@@ -18,8 +19,9 @@ from longboat.simulator.traces.block_names import chained_names, even_ends
 
 BLOCK = 4
 TIME = StepTime(
-    base_s=0.01, prompt_base_s=0.004, prompt_token_s=1e-3, prompt_pair_s=1e-6, sequence_s=1e-3, kv_token_s=1e-5
-)
+    base_s=0.01, prompt_base_s=0.004, prompt_token_s=1e-3, prompt_pair_s=1e-6, sequence_s=1e-3, kv_token_s=1e-5,
+    wake_s=0.007,
+)  # fmt: skip
 
 
 class Listener:
@@ -41,9 +43,9 @@ class Listener:
         self.itl_s.add_series(first_s, growth_s, steps, sequences)
 
 
-def play(jobs: list[Job], limits: EngineLimits) -> tuple[SimEngine, Listener]:
+def play(jobs: list[Job], limits: EngineLimits, jitter: Jitter | None = None) -> tuple[SimEngine, Listener]:
     timeline, listener = Timeline(), Listener()
-    engine = SimEngine(TIME, limits, timeline, listener)
+    engine = SimEngine(TIME, limits, timeline, listener, jitter=jitter)
     coming = sorted(jobs, key=lambda job: job.arrived_s)
     while coming or len(timeline):
         if coming and coming[0].arrived_s <= timeline.next_s:
@@ -137,6 +139,27 @@ def test_a_prompt_of_chunks_shares_its_steps_with_sequences_that_decode() -> Non
     _, listener = play([short, long], limits)
     assert listener.ended_s[long] < listener.ended_s[short]
     assert listener.itl_s.quantile(1.0) > 2 * TIME.decode_s(1, 1, 10)
+
+
+def test_an_engine_that_rested_takes_longer_for_its_first_step() -> None:
+    first, soon, late = (job_of(at_s, [n], 0, 1, str(n)) for n, at_s in enumerate((0.0, 0.04, 1.0)))
+    play([first, soon, late], EngineLimits(kv_blocks=1000, block_tokens=BLOCK))
+    warm_s = TIME.mixed_s(BLOCK, BLOCK * BLOCK / 2, 0, 0)
+    spent_s = [job.first_s - job.arrived_s for job in (first, soon, late)]
+    assert spent_s == pytest.approx([warm_s + TIME.wake_s, warm_s, warm_s + TIME.wake_s])
+
+
+def test_jitter_changes_the_length_of_each_step_and_not_what_it_does() -> None:
+    limits = EngineLimits(kv_blocks=1000, block_tokens=BLOCK)
+    plain, shaken = ([job_of(0.0, [n], 0, 40, str(n)) for n in range(4)] for _ in range(2))
+    _, calm = play(plain, limits)
+    _, listener = play(shaken, limits, Jitter((-0.004, 0.004), seed=1))
+    assert listener.itl_s.count == calm.itl_s.count
+    assert listener.itl_s.quantile(0.1) < calm.itl_s.quantile(0.0) - 0.003
+    assert listener.itl_s.quantile(0.9) > calm.itl_s.quantile(0.9) + 0.003
+    again = [job_of(0.0, [n], 0, 40, str(n)) for n in range(4)]
+    play(again, limits, Jitter((-0.004, 0.004), seed=1))
+    assert [job.first_s for job in again] == [job.first_s for job in shaken]
 
 
 class TestEnginesOfOneHost:

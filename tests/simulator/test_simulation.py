@@ -129,3 +129,21 @@ def test_replicas_of_one_host_slow_one_another_down() -> None:
     assert together.mean_ttft_s > 1.5 * apart.mean_ttft_s
     seldom = played(("a", "a"), 0.01)  # two requests of it overlap
     assert seldom.itl_s.mean == pytest.approx(played(("a", "b"), 0.01).itl_s.mean, rel=0.1)
+
+
+def test_requests_have_the_jitter_that_was_measured() -> None:
+    late_s = (0.0, 0.4, 0.4, 0.4)
+    plainly, shaken = (
+        simulate(fleet_of(2, received_jitter_s=jitter), plain(0.5, 400, 500, 1), lambda: policy_of("round_robin"))
+        for jitter in ((), late_s)
+    )
+    assert shaken.mean_ttft_s - plainly.mean_ttft_s == pytest.approx(0.3, abs=0.03)
+
+
+def test_replicas_with_jitter_end_requests_at_other_times() -> None:
+    one = Replica(key="replica-0", time=TIME, limits=LIMITS, jitter_s=(-0.004, 0.004))
+    fleet = Fleet(replicas=(one,))
+    first, again, other = (
+        simulate(fleet, plain(0.5, 50, 500, 20), lambda: policy_of("round_robin"), seed=seed) for seed in (1, 1, 2)
+    )
+    assert list(first.ttft_s) == list(again.ttft_s) != list(other.ttft_s)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Protocol
+from itertools import islice
+from typing import Final, Protocol
 
 from longboat.routing.prefixes.prompt import BLOCK_BYTES
 
 __all__ = ("DictIndex", "PrefixIndex")
+
+_LEAVE_TOGETHER: Final = 64
+"""The part of a full index that leaves at once, as a divisor: a search for the oldest blocks passes over holes."""
 
 
 class PrefixIndex(Protocol):
@@ -33,11 +36,14 @@ class PrefixIndex(Protocol):
 
 
 class DictIndex:
-    """An index of at most ``max_blocks`` blocks; beyond that, those that were used least recently go first."""
+    """An index of at most ``max_blocks`` blocks; beyond that, those that were used least recently go first.
+
+    A plain dict keeps its order too, and takes a third of the time of an ``OrderedDict``.
+    """
 
     def __init__(self, max_blocks: int = 1_000_000) -> None:
         self._max_blocks = max_blocks
-        self._holders: OrderedDict[bytes, int] = OrderedDict()  # name of a block → bit set of slots
+        self._holders: dict[bytes, int] = {}  # name of a block → bit set of slots; used least recently first
         self._slots: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -71,8 +77,10 @@ class DictIndex:
         for at in range(0, len(blocks), BLOCK_BYTES):
             name = blocks[at : at + BLOCK_BYTES]
             holders[name] = holders.pop(name, 0) | bit
-        while len(holders) > self._max_blocks:
-            holders.popitem(last=False)
+        if len(holders) > self._max_blocks:
+            leaving = len(holders) - self._max_blocks + self._max_blocks // _LEAVE_TOGETHER
+            for name in list(islice(holders, leaving)):
+                del holders[name]
 
     def remove(self, slot: int, blocks: bytes) -> None:
         holders, bit = self._holders, 1 << slot

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from longboat.simulator.engine.block_cache import BlockCache
 from longboat.simulator.engine.decode_batch import DecodeBatch
 from longboat.simulator.engine.host import Host
+from longboat.simulator.engine.jitter import Jitter
 from longboat.simulator.engine.job import Job, JobListener
 from longboat.simulator.engine.job_blocks import blocks_of, free_blocks, name_blocks, reserve
-from longboat.simulator.engine.step_time import StepTime
+from longboat.simulator.engine.step_time import COLD_AFTER_S, StepTime
 from longboat.simulator.timeline import Action, Timeline
 
 __all__ = ("EngineLimits", "SimEngine")
@@ -40,14 +41,14 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
     """An engine with jobs that wait, that have their prompts computed, and that decode."""
 
     __slots__ = (
-        "_began_s", "_blocks_ahead", "_chunks", "_decodes", "_host", "_jumping", "_listener", "_pace", "_prefilling",
-        "_running", "_steps", "_time", "_timeline", "_waiting", "busy_s", "cache", "computed_tokens", "due_s",
-        "limits", "slowness", "waiting_tokens",
+        "_began_s", "_blocks_ahead", "_chunks", "_decodes", "_host", "_jitter", "_jumping", "_listener", "_pace",
+        "_prefilling", "_rested_s", "_running", "_steps", "_time", "_timeline", "_waiting", "_waking", "busy_s",
+        "cache", "computed_tokens", "due_s", "limits", "slowness", "waiting_tokens",
     )  # fmt: skip
 
     def __init__(
         self, time: StepTime, limits: EngineLimits, timeline: Timeline, listener: JobListener, slowness: float = 1.0,
-        host: Host | None = None,
+        host: Host | None = None, jitter: Jitter | None = None,
     ) -> None:  # fmt: skip
         self.limits = limits
         self.cache = BlockCache(limits.kv_blocks)
@@ -58,6 +59,9 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         self.waiting_tokens = 0  # of prompts that wait
         self._time = time
         self._host = host  # that it shares with other engines; None: it has one of its own
+        self._jitter = jitter  # of its steps, which are made one by one then; None: steps take what their terms say
+        self._rested_s = -COLD_AFTER_S  # when it last became idle
+        self._waking = False  # whether the next step is the first of a cold engine
         self._pace = slowness  # seconds of the steps under way, in those of the time model
         self._timeline = timeline
         self._listener = listener
@@ -117,6 +121,7 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         self._waiting.append(job)
         self.waiting_tokens += job.prompt.num_tokens + job.generated
         if self.due_s < 0.0:
+            self._waking = now_s - self._rested_s >= COLD_AFTER_S
             if self._host is not None:
                 self._host.began(self, now_s)
             self._begin(now_s)
@@ -171,9 +176,10 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         sequences, steps = self._decodes.num_jobs, self._steps
         if self._jumping:
             self.cache.allocate(self._decodes.blocks_needed(steps) - self._blocks_ahead)
-            first_s, growth_s = self._decode_s(1), self._time.kv_token_s * sequences * self._pace
-        else:
+        if steps == 1:
             first_s, growth_s = now_s - self._began_s, 0.0
+        else:
+            first_s, growth_s = self._decode_s(1), self._time.kv_token_s * sequences * self._pace
         self._listener.gaps(first_s, growth_s, steps, sequences)
         for job in self._decodes.advance(steps):
             self._end_job(job, now_s)
@@ -211,12 +217,14 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         self._jumping = not self._chunks
         if self._chunks:
             self._steps = 1
-            self._set_due(now_s + self._mixed_s())
+            self._set_due(now_s + self._with_jitter(self._mixed_s()))
         elif self._decodes.num_jobs:
-            self._steps = 1 if preempted else self._steps_alike()  # the next step may take requests in again
-            self._set_due(now_s + self._decode_s(self._steps))
+            one = preempted or self._jitter is not None  # the next step may take requests in again, or take longer
+            self._steps = 1 if one else self._steps_alike()
+            self._set_due(now_s + self._with_jitter(self._decode_s(self._steps)))
         else:
             self.due_s = _IDLE_S
+            self._rested_s = now_s
             if self._host is not None:
                 self._host.ended(self, now_s)
 
@@ -272,7 +280,14 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         for job in self._chunks:
             tokens += job.chunk
             pairs += job.chunk * (job.computed + job.chunk / 2.0)
-        return self._time.mixed_s(tokens, pairs, decodes.num_jobs, decodes.kv_tokens) * self._pace
+        seconds = self._time.mixed_s(tokens, pairs, decodes.num_jobs, decodes.kv_tokens)
+        if self._waking:
+            seconds += self._time.wake_s
+            self._waking = False
+        return seconds * self._pace
+
+    def _with_jitter(self, seconds: float) -> float:
+        return seconds if self._jitter is None else max(0.0, seconds + self._jitter.draw())
 
     def _decode_s(self, steps: int) -> float:
         return self._time.decode_s(steps, self._decodes.num_jobs, self._decodes.kv_tokens) * self._pace

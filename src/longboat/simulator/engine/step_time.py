@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ("StepTime",)
+__all__ = ("COLD_AFTER_S", "StepTime")
+
+COLD_AFTER_S = 0.05
+"""Seconds without a step after which an engine is cold: the caches of its processors hold other things."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +21,7 @@ class StepTime:
     prompt_pair_s: float = 0.0  # of each pair of a computed prompt token and a token before it
     sequence_s: float = 0.0  # of each sequence that decodes
     kv_token_s: float = 0.0  # of each token in the KV cache that a decoding sequence reads
+    wake_s: float = 0.0  # more of the first step of a cold engine
 
     def mixed_s(self, prompt_tokens: int, prompt_pairs: float, sequences: int, kv_tokens: int) -> float:
         """Return the seconds of a step that computes prompts beside sequences that decode."""

@@ -21,6 +21,7 @@ class Replica:
     limits: EngineLimits
     slowness: float = 1.0  # its steps take the seconds of ``time`` times this
     joins_s: float = 0.0  # when it is ready; 0: from the beginning
+    jitter_s: tuple[float, ...] = ()  # seconds of which each step takes one more, drawn by chance; empty: none
     host: str = ""  # machine whose processors it shares with all replicas that name the same; empty: with none
 
 
@@ -58,6 +59,7 @@ class Fleet:
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     network_s: float = 0.0005  # from a gateway to an engine, and the same back
     received_token_s: float = 0.0  # more on the way there for each prompt token, cached or not: it is parsed and hashed
+    received_jitter_s: tuple[float, ...] = ()  # seconds of which a request takes one more there, by chance; empty: none
     crowding: float = 0.0  # part of a step's time that each other engine on the host adds while it computes
     kv_delay_s: float = 0.1  # from a change in an engine's cache until gateways know it; below 0: they never do
     report_s: float = 1.0  # between two reports of an engine; 0: it makes none

@@ -5,6 +5,7 @@ from __future__ import annotations
 from longboat.routing.policies.contract import EngineReport
 from longboat.simulator.engine.engine import SimEngine
 from longboat.simulator.engine.host import Host
+from longboat.simulator.engine.jitter import Jitter
 from longboat.simulator.engine.job import Job
 from longboat.simulator.fleet.fleet import Fleet, FleetEvent, Replica
 from longboat.simulator.fleet.gateway import SimGateway
@@ -17,11 +18,13 @@ __all__ = ("Happening", "SimReplica")
 class SimReplica:
     """A replica: the side of the engines in a run."""
 
-    __slots__ = ("_gateways", "_host", "_news", "_recorder", "at", "engine", "fleet", "spec", "timeline", "up")
+    __slots__ = (
+        "_gateways", "_host", "_jitter", "_news", "_recorder", "at", "engine", "fleet", "spec", "timeline", "up",
+    )  # fmt: skip
 
     def __init__(
         self, at: int, spec: Replica, fleet: Fleet, timeline: Timeline, gateways: list[SimGateway], recorder: Recorder,
-        host: Host | None = None,
+        host: Host | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         self.at = at
         self.spec = spec
@@ -31,8 +34,9 @@ class SimReplica:
         self._gateways = gateways
         self._recorder = recorder
         self._host = host
+        self._jitter = Jitter(spec.jitter_s, seed) if spec.jitter_s else None
         self._news = _CacheNews(self)
-        self.engine = SimEngine(spec.time, spec.limits, timeline, self, spec.slowness, host)
+        self.engine = self._new_engine()
 
     def first_token(self, job: Job, now_s: float) -> None:
         self._recorder.first_token(job, self.at, now_s + self.fleet.network_s)
@@ -51,7 +55,7 @@ class SimReplica:
         if self.up:
             return
         self.up = True
-        self.engine = SimEngine(self.spec.time, self.spec.limits, self.timeline, self, self.spec.slowness, self._host)
+        self.engine = self._new_engine()
         if self.fleet.kv_delay_s >= 0.0:
             self.engine.cache.watcher = self._news
         for gateway in self._gateways:
@@ -120,6 +124,10 @@ class SimReplica:
     def cache_changed(self) -> None:
         """Note that the cache changed: what changes until the gateways learn it goes with one message."""
         self.timeline.at(self.timeline.now_s + self.fleet.kv_delay_s, _Telling(self, self.engine))
+
+    def _new_engine(self) -> SimEngine:
+        spec = self.spec
+        return SimEngine(spec.time, spec.limits, self.timeline, self, spec.slowness, self._host, self._jitter)
 
     def happen(self, event: FleetEvent, now_s: float) -> None:
         """Let an event of the fleet happen."""

@@ -39,7 +39,7 @@ def simulate(
 
     requests: in the order of their times; they are read one by one
     policy, index: make those of one gateway
-    seed: of the choice of a gateway for each request
+    seed: of the choice of a gateway for each request, and of the jitter of steps and requests
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(max(_COLLECT_AFTER, thresholds[0]), *thresholds[1:])
@@ -85,7 +85,9 @@ class _Simulation:
         self._recorder = Recorder(name, fleet)
         hosts = {spec.host: Host(fleet.crowding) for spec in fleet.replicas if spec.host}
         self._replicas = [
-            SimReplica(at, spec, fleet, self.timeline, self._gateways, self._recorder, hosts.get(spec.host))
+            SimReplica(
+                at, spec, fleet, self.timeline, self._gateways, self._recorder, hosts.get(spec.host), seed << 16 | at
+            )
             for at, spec in enumerate(fleet.replicas)
         ]
         self._smallest = min(self._replicas, key=_room)  # any replica can hold what this one can
@@ -105,7 +107,10 @@ class _Simulation:
         return recorder.result(timeline.now_s)
 
     def carry(self, job: Job, replica: int, now_s: float) -> None:
-        received_s = self.fleet.network_s + self.fleet.received_token_s * job.prompt.num_tokens
+        fleet = self.fleet
+        received_s = fleet.network_s + fleet.received_token_s * job.prompt.num_tokens
+        if fleet.received_jitter_s:
+            received_s = max(0.0, received_s + self._random.choice(fleet.received_jitter_s))
         self.timeline.at(now_s + received_s, _Delivery(self._replicas[replica], job))
 
     def refused(self, job: Job, now_s: float) -> None:

@@ -11,7 +11,7 @@ from longboat.planner.predict.load import Load
 from longboat.planner.predict.serving import predict
 from longboat.simulator.engine.step_time import StepTime
 
-__all__ = ("fit_step_time", "fitted")
+__all__ = ("Row", "fit_step_time", "fitted")
 
 _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (64, 1024, 8192, 32768)
