@@ -249,6 +249,8 @@ class FleetReport:
     planned: Mapping[str, Any] = field(default_factory=dict)  # the forecast, as ``up`` wrote it, without the file
     counts: Mapping[str, ModelCount] = field(default_factory=dict)  # model → its number of replicas
     decisions: tuple[Mapping[str, Any], ...] = ()  # the newest changes of these numbers, oldest first
+    # model → the mark of an operator who started it without the file: ``by``, ``since_s``
+    started: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shown: ShownFleet | None = None  # of the document; None: the controller is of an older version
 
 
