@@ -23,6 +23,7 @@ from longboat.cluster.fleet.serve_config import ShapedModel, serve_document
 from longboat.cluster.fleet.started import StartedModel, asked_fleet, read_started
 from longboat.cluster.preflight.checks import PreflightRequest, inspect_node
 from longboat.cluster.preflight.surroundings import checked_plan, this_machine
+from longboat.cluster.protocol.names import model_app_name
 from longboat.cluster.ray.count_changes import change_hold
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.policy import AdminCredential
@@ -120,6 +121,17 @@ def test_nothing_else_changes_when_a_model_is_started(cluster: Running) -> None:
         before["policy"][part] for part in ("admins", "salt", "keys", "aliases")
     ]
     assert values["holds"] == before["holds"] and values["gateway"] == before["gateway"]
+
+
+def test_numbers_of_replicas_that_the_load_decided_stay_declared_as_they_are(cluster: Running) -> None:
+    up(cluster, FILE.replace("resources:", "replicas: {min: 0, max: 5, target_ongoing_requests: 4}, resources:"))
+    (override,) = cluster.serve.apps[model_app_name("a")]["deployed_app_config"]["deployments"]
+    override["num_replicas"] = 4  # declared when four ran; now the model sleeps
+    before = dict(cluster.apps.deployed_models()["a"])
+    start(cluster)
+    assert cluster.apps.deployed_models()["a"] == before
+    end_started(cluster, "b")
+    assert cluster.apps.deployed_models()["a"] == before
 
 
 def test_model_that_was_started_ends_and_leaves_the_fleet_as_it_was(cluster: Running) -> None:

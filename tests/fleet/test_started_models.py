@@ -94,6 +94,8 @@ def shown(operator: Person) -> dict[str, Any]:
 
 
 def test_model_that_is_started_serves_and_nothing_else_restarts(lab: FleetLab, operator: Person) -> None:
+    assert operator.post("scale?model=a", {"replicas": 2}) == 200, operator.said
+    wait_until("a has two replicas", lambda: len(lab.replicas("a")) == 2)
     before = processes(lab)
     assert operator.post("start-model", FORM) == 200, operator.said
     assert operator.said["started"] == "b" and operator.said["entry"].startswith("{name: b, source: 'builtin:tiny'")
@@ -153,4 +155,5 @@ def test_up_ends_started_models_where_it_is_asked_to(lab: FleetLab, operator: Pe
     done = lab.must("up", lab.write(FILE, gateway=GATEWAY), "--detach", "--end-started")
     assert "- c" in done and "the file does not have it" in done
     wait_until("c is unknown", lambda: lab.ask("c")[0] == 404)
-    assert not shown(operator) and lab.answers("a")
+    wait_until("no mark is left", lambda: not shown(operator))
+    assert lab.answers("a")

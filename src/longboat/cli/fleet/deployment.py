@@ -16,7 +16,13 @@ from longboat.cli.shared.spinner import waiting
 from longboat.cluster.counts.by_hand import Hold, read_holds
 from longboat.cluster.fleet.deployed import ENDING, controller_values
 from longboat.cluster.fleet.rollout_values import is_in_force, values_since, with_rollouts
-from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document
+from longboat.cluster.fleet.serve_config import (
+    ShapedModel,
+    digests_in,
+    document_as_deployed,
+    plain_policy,
+    serve_document,
+)
 from longboat.cluster.fleet.serve_rest import WRITING
 from longboat.cluster.fleet.started import STARTED, StartedModel, check_started, started_lines, with_started
 from longboat.cluster.preflight.knowledge import Basis
@@ -129,7 +135,8 @@ def put_fleet(
 
     What was written is read back, and written again where another command's document won.
     ended: values of the controller whose counts by hand, failed updates and marks of started models end with this
-    document; base: the text of the fleet that this one was made from; None: whatever runs
+    document; base: the text of the fleet that this one was made from, whose models stay exactly as they are declared;
+    None: whatever runs
     started: models that this document adds without a file
 
     Raises ClusterError where the running fleet is not ``base`` any more, or other commands always win.
@@ -152,6 +159,8 @@ def put_fleet(
                     in_force=session.apps.counts(),
                     others=session.apps.foreign(),
                 )
+                if base is not None:
+                    document = document_as_deployed(document, kept)
                 document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
                 session.rest.put(document)
                 if not told or is_in_force(document, session.apps.all()):
