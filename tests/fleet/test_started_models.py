@@ -135,6 +135,7 @@ def test_model_that_was_started_is_ended(lab: FleetLab, operator: Person) -> Non
     assert operator.post("end-model?model=b") == 200, operator.said
     wait_until("b is unknown", lambda: lab.ask("b")[0] == 404)
     assert processes(lab) == before
+    assert operator.post("scale?model=a", {"replicas": "auto"}) == 200, operator.said
     assert "nothing to change" in lab.must("up", lab.write(FILE, gateway=GATEWAY), "--detach")
 
 
