@@ -87,16 +87,6 @@ def test_an_up_that_was_interrupted_before_serve_listed_the_fleet_takes_it_down(
     assert "killed n1" in fleet.ray.events
 
 
-def test_added_models_are_taken_down_without_asking_the_nodes() -> None:
-    added = MODEL.model_copy(update={"name": "added"})
-    wanted = FLEET.model_copy(update={"models": (MODEL, added)})
-    fleet = session()
-    fleet.serve.apps[model_app_name("added")] = application(model_app_name("added"))
-    kept_only = Applied(fleet=wanted, text="", added=("added",), shapes={MODEL.name: SHAPE, "added": SHAPE})
-    take_down(fleet, kept_only, Console(file=io.StringIO()))
-    assert set(fleet.serve.apps) == {CONTROLLER_APP, model_app_name(MODEL.name), "theirs"}
-
-
 def test_a_controller_that_serve_gave_up_is_told_at_once_in_serves_words() -> None:
     with pytest.raises(ControllerFailedError, match="no such module") as caught:
         session("DEPLOY_FAILED").expect("x", timeout_s=3600)

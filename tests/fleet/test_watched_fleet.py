@@ -71,7 +71,7 @@ models:{real}
     resources: {{cpus: 0.1}}
   - name: lone
     source: builtin:tiny
-    engine: {{kind: fake, options: {{max_num_seqs: 2, itl_ms: 20, start_s: 8}}}}
+    engine: {{kind: fake, options: {{max_num_seqs: 2, itl_ms: 20, start_s: 45}}}}
     resources: {{cpus: 0.1}}
   - name: outside
     engine:
@@ -146,6 +146,20 @@ class Watched:
             alerts = json.load(answer)["data"]["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
+    def seen(self, alert: str) -> str:
+        """Say what the alert's expression was while the fault lasted, and how many scrapes failed."""
+        (expr,) = (one.expr for one in ALERTS if one.name == alert)
+        found = {name: self._range(text) for name, text in (("it", scaled(expr)), ("up", 'up{job="longboat"}'))}
+        of_series = [f"{row['metric']}: {len(row['values'])} of {FAULT_S:.0f} s, {_ends(row)}" for row in found["it"]]
+        failed = sum(value == "0" for row in found["up"] for _, value in row["values"])
+        return f"{'; '.join(of_series) or 'no value'}; {failed} scrapes failed"
+
+    def _range(self, expr: str) -> list[dict[str, Any]]:
+        now_s = time.time()
+        query = urllib.parse.urlencode({"query": expr, "start": now_s - FAULT_S, "end": now_s, "step": 1})
+        with urllib.request.urlopen(f"{self.prometheus}/api/v1/query_range?{query}", timeout=20) as answer:
+            return list(json.load(answer)["data"]["result"])
+
     def _get(self, path: str) -> bytes:
         headers = {"Authorization": f"Bearer {VIEWER}"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.lab.port}/admin/v1/{path}", None, headers)
@@ -199,8 +213,14 @@ class Watched:
             try:
                 wait_until("fire", all_fired, FAULT_S)
             except AssertionError:
-                raise AssertionError(f"these do not fire with their fault: {sorted(missing)}") from None
+                seen = "\n".join(f"{name}: {self.seen(name)}" for name in sorted(missing))
+                raise AssertionError(f"these do not fire with their fault, and Prometheus saw:\n{seen}") from None
         wait_until(f"{alerts} end with the fault", lambda: not self.firing() & set(alerts), FAULT_S)
+
+
+def _ends(row: dict[str, Any]) -> str:
+    values = [float(value) for _, value in row["values"]]
+    return f"between {min(values):.3g} and {max(values):.3g}"
 
 
 @pytest.fixture(scope="module")

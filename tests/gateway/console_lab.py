@@ -258,4 +258,5 @@ def with_hostile_names(view: dict[str, Any]) -> dict[str, Any]:
         node["hostname"] = HOSTILE + node["id"][:2]
     text["problems"] = [HOSTILE]
     text["failures"] = {HOSTILE: [HOSTILE]}
+    text["started"] = {HOSTILE: {"by": HOSTILE, "since_s": 1.0}}
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator
@@ -13,6 +14,8 @@ import orjson
 import pytest
 from browser_lab import browser, why_no_browser
 from console_lab import HOSTILE, MODELS, Lab, fleet_view, opened_lab, with_hostile_names
+
+from longboat.gateway.console.model_orders import ModelOrders
 
 pytestmark = [
     pytest.mark.browser,
@@ -88,6 +91,7 @@ async def test_every_page_opens_without_an_error(visit: Visit) -> None:
     await page.set_viewport_size({"width": 375, "height": 700})
     for name in PAGES:
         await page.goto(f"{visit.lab.url}/{name}")
+        await page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true })")
         await page.wait_for_timeout(500)
         wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{name} is wider than a phone"
@@ -196,6 +200,7 @@ async def test_axe_finds_nothing_serious(lab: Lab, scheme: str) -> None:
         for name in (*PAGES, "models/qwen3-32b"):
             await visit.page.goto(f"{lab.url}/{name}")
             await visit.page.wait_for_selector(f"nav a[href='/console/{name.partition('/')[0]}'][aria-current=page]")
+            await visit.page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true })")
             await visit.page.wait_for_timeout(1000)
             found += await serious(visit, rules)
         assert found == []
@@ -222,6 +227,7 @@ async def test_hostile_text_stays_text(visit: Visit) -> None:
     await page.wait_for_selector(".problems li.bad")
     for name in PAGES:
         await page.goto(f"{lab.url}/{name}")
+        await page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true })")
         await page.wait_for_timeout(600)
         assert await page.title() != "owned"
         assert await page.locator("main img").count() == 0
@@ -370,6 +376,47 @@ async def test_catalog_and_weights_are_shown(visit: Visit) -> None:
     await page.wait_for_selector("text=hf:Qwen/Qwen3-32B >> nth=0")
     assert await page.locator("text=60% here").count() == 4
     visit.assert_clean()
+
+
+async def test_model_of_the_catalog_is_started_and_ended(visit: Visit, tmp_path: Path) -> None:
+    page, state = visit.page, visit.lab.gateway.state
+    row = {"model": "Qwen3-0.6B", "params": 6e8, "fits": True, "quantization": "bfloat16", "plan": "TP1", "missed": ""}
+    row |= {"source": "hf:Qwen/Qwen3-0.6B", "tokens_per_s": 900, "ttft_s": 0.1, "itl_s": 0.01, "usd_per_million": 0.2}
+    found = {"cluster": "1 x H100", "models": [row | {"max_context_tokens": 32768, "max_sequences": 9}]}
+    await page.route("**/console/api/plan", lambda route: route.fulfill(json=found))
+    said = {"started": "Qwen3-0.6B", "shape": "TP1 PP1", "why": "one rank", "notes": [], "entry": "{name: Qwen3-0.6B}"}
+    state.console.models = answering(tmp_path, {"value": said})
+    await visit.sign_in("operator")
+    await page.goto(f"{visit.lab.url}/models")
+    await page.click("text=What fits here")
+    await page.press("input[aria-label=Machines]", "Enter")
+    await page.click("button[aria-label='Start Qwen3-0.6B']")
+    assert await page.evaluate("document.activeElement.name") == "source"
+    assert await page.input_value("input[name=source]") == "hf:Qwen/Qwen3-0.6B"
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector("text=Qwen3-0.6B is being started (TP1 PP1): one rank.")
+    assert await page.inner_text("code:has-text('- {name: Qwen3-0.6B}')")
+    order = orjson.loads((tmp_path / "order").read_bytes())
+    assert order == {"order": "start", "by": "operator, console", "source": "hf:Qwen/Qwen3-0.6B", "replicas": 1}
+    view = fleet_view() | {"started": {"mistral-small": {"by": "ops, console", "since_s": time.time()}}}
+    await visit.lab.gateway.offer_view(orjson.dumps(view))
+    state.console.models = answering(tmp_path, {"value": {"ended": "mistral-small"}})
+    page.on("dialog", lambda dialog: dialog.accept())
+    await page.click("button[aria-label='End mistral-small']")
+    await page.wait_for_selector("text=mistral-small has left the fleet.")
+    visit.assert_clean()
+    state.console.models = answering(tmp_path, {"status": 400, "error": "m: no node has room", "hint": "add one"})
+    await page.goto(f"{visit.lab.url}/models?start=builtin:tiny")
+    await page.press("input[name=source]", "Enter")
+    await page.wait_for_selector("text=m: no node has room. Hint: add one.")
+    assert orjson.loads((tmp_path / "order").read_bytes())["source"] == "builtin:tiny"
+
+
+def answering(tmp_path: Path, said: dict[str, Any]) -> ModelOrders:
+    """Return orders whose process writes down what it reads, and answers ``said``."""
+    answer = orjson.dumps(said).decode()
+    text = f"import sys; open({str(tmp_path / 'order')!r}, 'w').write(sys.stdin.read()); print({answer!r})"
+    return ModelOrders(tmp_path, command=[sys.executable, "-c", text])
 
 
 async def test_log_is_live_bounded_and_stays_text(visit: Visit) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from console_lab import HOSTILE, fleet_view, lab_policy
 
 from longboat.core.policy import Policy
 from longboat.gateway.console import node_reads
+from longboat.gateway.console.model_orders import ModelOrders
 from longboat.gateway.console.node_reads import stored_weights
 from longboat.gateway.console.plan_worker import PlanWorkers
 from longboat.gateway.console.sections import Sections
@@ -26,7 +26,16 @@ from longboat.gateway.http.responses import Refusal
 from longboat.gateway.process.server import Gateway
 
 PLAN = {"kind": "plan", "model": "Llama-3.1-8B", "on": "2x(2xRTX4090), net=10GbE", "slo": "ttft=2s"}
-ORDERS = ("plan", "make-key", "revoke-key", "add-adapter", "remove-adapter?name=x", "kill-engine")
+ORDERS = (
+    "plan",
+    "make-key",
+    "revoke-key",
+    "add-adapter",
+    "remove-adapter?name=x",
+    "kill-engine",
+    "start-model",
+    "end-model?model=x",
+)
 
 
 @asynccontextmanager
@@ -397,9 +406,91 @@ async def test_nodes_that_are_not_asked_in_time_count_as_silent(
     assert len(asked) <= 8
 
 
-def test_environment_of_the_planner_names_the_run_folder(tmp_path: Path) -> None:
-    assert PlanWorkers(tmp_path)._env["LONGBOAT_RUN"] == str(tmp_path)
-    assert PlanWorkers(None)._env == dict(os.environ)
+async def test_planner_gets_the_run_folder_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGBOAT_RUN", "the user's")
+    command = [
+        sys.executable,
+        "-c",
+        "import json, os; print(json.dumps({'value': {'run': os.environ['LONGBOAT_RUN']}}))",
+    ]
+    for run, named in ((tmp_path, str(tmp_path)), (None, "the user's")):
+        assert await PlanWorkers(run, command=command).answer({"kind": "plan"}, 0.0) == {"run": named}
+
+
+# models
+
+
+def answering(tmp_path: Path, said: str) -> ModelOrders:
+    """Return orders whose process writes down what it reads, and answers ``said``."""
+    text = f"import sys; open({str(tmp_path / 'order')!r}, 'w').write(sys.stdin.read()); print({said!r})"
+    return ModelOrders(tmp_path, command=[sys.executable, "-c", text])
+
+
+async def test_model_is_started_in_the_operators_name(lab: Any, tmp_path: Path) -> None:
+    gateway, keys, _ = lab
+    gateway.state.console.models = answering(tmp_path, '{"value": {"started": "m"}}')
+    browser = await signed_in(gateway, keys["operator"])
+    form = {"source": "hf:Qwen/Qwen3-0.6B", "by": "somebody else", "order": "end"}
+    answer = await browser.post(API + "start-model", form)
+    assert (answer.status, answer.json()) == (200, {"started": "m"})
+    order = json.loads((tmp_path / "order").read_text())
+    assert order == {"source": "hf:Qwen/Qwen3-0.6B", "by": "operator, console", "order": "start"}
+    await browser.post(API + "end-model?model=m")
+    assert json.loads((tmp_path / "order").read_text()) == {"order": "end", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "code", "words"),
+    [
+        (
+            '{"status": 400, "error": "m: no room", "hint": "add a node"}',
+            400,
+            "bad_model",
+            "no room. Hint: add a node.",
+        ),
+        ('{"status": 503, "error": "no fleet is up", "hint": ""}', 503, "change_failed", "no fleet is up."),
+        ("", 503, "change_failed", "The change failed"),
+        ("[]", 503, "change_failed", "The change failed"),
+    ],
+    ids=["refused", "no fleet", "nothing", "no object"],
+)
+async def test_model_that_cannot_be_started_says_why(
+    lab: Any, tmp_path: Path, said: str, status: int, code: str, words: str
+) -> None:
+    gateway, keys, _ = lab
+    gateway.state.console.models = answering(tmp_path, said)
+    browser = await signed_in(gateway, keys["operator"])
+    answer = await browser.post(API + "start-model", {"source": "builtin:tiny"})
+    assert (answer.status, answer.code) == (status, code)
+    assert words in answer.json()["error"]["message"]
+
+
+async def test_form_of_a_model_that_is_no_object_is_refused(lab: Any) -> None:
+    gateway, keys, _ = lab
+    browser = await signed_in(gateway, keys["operator"])
+    assert (await browser.post(API + "start-model", [1])).code == "bad_model"
+
+
+async def test_one_model_is_started_at_a_time(tmp_path: Path) -> None:
+    command, pids = sleeper(tmp_path)
+    orders = ModelOrders(tmp_path, command=command, deadline_s=5.0)
+    first = asyncio.create_task(orders.carry_out({"order": "end", "model": "m"}))
+    await asyncio.sleep(0)
+    second = await orders.carry_out({"order": "end", "model": "n"})
+    assert isinstance(second, Refusal) and (second.status, second.code) == (409, "another_change")
+    found = await first
+    assert isinstance(found, Refusal) and (found.status, found.code) == (504, "change_not_confirmed")
+    worker, child, _ = map(int, pids.read_text().split())
+    for _ in range(200):
+        if not (alive(worker) or alive(child)):
+            break
+        await asyncio.sleep(0.05)
+    assert not alive(worker) and not alive(child)
+
+
+async def test_gateway_by_itself_starts_no_model() -> None:
+    found = await ModelOrders(None).carry_out({"order": "end", "model": "m"})
+    assert isinstance(found, Refusal) and (found.status, found.code) == (409, "no_fleet")
 
 
 @pytest.mark.parametrize("demo", [False, True])

@@ -173,6 +173,21 @@ async def test_queue_is_bounded_by_count(make_lab: Any) -> None:
     assert [(await client.response()).status for client in waiting] == [200, 200]
 
 
+async def test_refused_requests_do_not_hide_how_long_others_waited(make_lab: Any) -> None:
+    lab = await make_lab(Policy(queue=QueuePolicy(max_waiting=1)))
+    await lab.running("runs")
+    client = await lab.queued("waits")
+    for _ in range(5):
+        assert (await lab.answer_of("too many")).code == "queue_full"
+    lab.slots.finish(2)
+    assert (await client.response()).status == 200
+    accounting = lab.gateway.state.accounting
+    accounting.flush()
+    (series,) = accounting.metrics.snapshot()["series"]
+    assert series["outcomes"] == {"ok": 2, "refused": 5}
+    assert sum(series["queue"][:-1]) == 2  # the last number is the sum of the seconds
+
+
 async def test_better_class_goes_first(make_lab: Any) -> None:
     policy, (low, high) = keyed(
         TenantPolicy(name="low", priority=2), TenantPolicy(name="high", priority=0), queue=QueuePolicy(age_s=0)

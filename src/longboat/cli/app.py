@@ -101,6 +101,9 @@ def up(
         bool, typer.Option("--replan", help="Recompute `auto` settings, including for running models.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start even what the plan says cannot fit.")] = False,
+    end_started: Annotated[
+        bool, typer.Option("--end-started", help="End models that the console started and the file lacks.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and plan only, as `check` does.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -123,7 +126,8 @@ def up(
             return
     from longboat.cli.fleet.up import run_up
 
-    run_up(first, rest, detach=detach, timeout_s=timeout_s, replan=replan, force=force, as_json=as_json)
+    options = {"replan": replan, "force": force, "end_started": end_started, "as_json": as_json}
+    run_up(first, rest, detach=detach, timeout_s=timeout_s, **options)
 
 
 @app.command()

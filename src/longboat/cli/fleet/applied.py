@@ -24,7 +24,8 @@ class Applied:
     shapes: model → the shape that its gangs were deployed with
     admins: who may use the gateways' admin API, as the file's secrets say now
     fleet, text: with numbers, once they are decided; asked, asked_text: as the file has it
-    plan: how the numbers were found; planned: what the controller gets of it; replan, force: the options of ``up``
+    plan: how the numbers were found; planned: what the controller gets of it
+    replan, force, end_started: the options of ``up``
     changes: from what ran before, in lines
     asleep: models that run on as they are, and may have no replica now
     """
@@ -37,6 +38,7 @@ class Applied:
     planned: Mapping[str, Any] = field(default_factory=dict)
     replan: bool = False
     force: bool = False
+    end_started: bool = False
     admins: tuple[AdminCredential, ...] = ()
     started_cluster: bool = False
     started_fleet: bool = False

@@ -17,14 +17,21 @@ from longboat.cli.shared.spinner import waiting
 from longboat.cluster.counts.by_hand import Hold, read_holds
 from longboat.cluster.fleet.deployed import ENDING, controller_values
 from longboat.cluster.fleet.rollout_values import is_in_force, values_since, with_rollouts
-from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document
+from longboat.cluster.fleet.serve_config import (
+    ShapedModel,
+    digests_in,
+    document_as_deployed,
+    plain_policy,
+    serve_document,
+)
 from longboat.cluster.fleet.serve_rest import WRITING
+from longboat.cluster.fleet.started import STARTED, StartedModel, check_started, started_lines, with_started
 from longboat.cluster.fleet.until_written import until_written
 from longboat.cluster.preflight.knowledge import Basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan
 from longboat.cluster.ray.key_changes import fleet_key_book, keys_locked, keys_path
 from longboat.cluster.ray.session import Session
-from longboat.core.errors import UserInputError
+from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.policy import AdminCredential, Policy
 from longboat.spec.diff import FleetDiff, diff
@@ -42,6 +49,8 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
     with waiting(console, "asking the nodes what is on them"):
         running = _running_fleet(session, applied.fleet)
         told = controller_values(session.apps.all())
+        if not applied.end_started:
+            check_started(told, applied.fleet)
         basis = planning_basis(console)
         plan = _plan(session, applied, told, basis)
     _take_plan(applied, plan, basis, console)
@@ -54,12 +63,12 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
     is_whole = is_whole and told.get("policy") == plain_policy(policy) and not again
     is_whole = is_whole and (applied.asked is None or same_wishes(applied.asked, told))
     holds = read_holds(told)
-    is_whole = is_whole and not holds and not told.get(ENDING)
+    is_whole = is_whole and not holds and not (told.get(ENDING) or told.get(STARTED))
     if change is not None and not _show_change(change, is_whole, console):
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
         return
-    for line in _ended_holds(holds, applied.fleet):
+    for line in (*_ended_holds(holds, applied.fleet), *started_lines(told, applied.fleet)):
         console.print(line, highlight=False)
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
@@ -123,18 +132,28 @@ def put_fleet(
     shapes: Mapping[str, GangShape],
     kept: Mapping[str, Mapping[str, Any]],
     ended: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    base: str | None = None,
+    started: Mapping[str, StartedModel] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Put the fleet; keys, drains and counts by hand that changed since it was planned stay as they are then.
 
     What was written is read back, and written again where another command's document won.
-    ended: values of the controller whose counts by hand and failed updates end with this document
+    ended: values of the controller whose counts by hand, failed updates and marks of started models end with this
+    document; base: the text of the fleet that this one was made from, whose models stay exactly as they are declared;
+    None: whatever runs
+    started: models that this document adds without a file
+
+    Raises ClusterError where the running fleet is not ``base`` any more, or other commands always win.
     """
     shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
     asks_for_keys = wanted.fleet.gateway.auth == "keys"
 
     def attempt() -> dict[str, str] | None:
         with WRITING, interrupt_deferred():  # Serve carries out the document even if interrupted: undo after it
-            told = values_since(controller_values(session.apps.all()), ended)
+            told = with_started(values_since(controller_values(session.apps.all()), ended), started)
+            if base is not None and told.get("text") not in (base, wanted.text):
+                raise ClusterError("another command changed this fleet meanwhile", hint="try it again")
             document = serve_document(
                 wanted.fleet,
                 shaped,
@@ -145,6 +164,8 @@ def put_fleet(
                 in_force=session.apps.counts(),
                 others=session.apps.foreign(),
             )
+            if base is not None:
+                document = document_as_deployed(document, kept)
             document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
             session.rest.put(document)
             return digests_in(document) if not told or is_in_force(document, session.apps.all()) else None

@@ -11,6 +11,7 @@ from longboat.cli.shared.gateway_choice import gateways_here
 from longboat.cli.shared.quick_session import QuickSession
 from longboat.cluster.counts.by_hand import HOLDS
 from longboat.cluster.fleet.deployed import ENDING, controller_values, key_book_in, plain_policy
+from longboat.cluster.fleet.started import STARTED
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.cluster.protocol.names import MODEL_APP_PREFIX
 from longboat.core.errors import LongboatError
@@ -55,7 +56,7 @@ def _report_if_same(session: QuickSession, fleet: Fleet) -> FleetReport | None:
     apps = session.apps.all()
     told = controller_values(apps)
     before = told.get("planned", {}).get("asked") or told.get("text")
-    if not before or any(told.get(name) for name in ("taken_back", "rollouts", HOLDS, ENDING)):
+    if not before or any(told.get(name) for name in ("taken_back", "rollouts", HOLDS, STARTED, ENDING)):
         return None
     if not _means(before, fleet):
         return None

@@ -41,16 +41,19 @@ def run_up(
     timeout_s: float,
     replan: bool = False,
     force: bool = False,
+    end_started: bool = False,
     as_json: bool = False,
 ) -> None:
     """Run the command. Raises UserInputError (nothing was started), ClusterError or EngineError.
 
     overlays: files that are merged onto ``target``
     replan: recompute what was decided before; force: start even what is sure not to fit
+    end_started: end models that were started in the console and that the file lacks
     as_json: one document on stdout, when all is ready or with the error that it ends with; the rest on stderr
     """
     told, out = False, sys.stderr if as_json else sys.stdout
     wishes: dict[str, Any] = {"overlays": overlays, "detach": detach, "replan": replan, "force": force}
+    wishes["end_started"] = end_started
     try:
         with up_in_foreground(target, timeout_s=timeout_s, console=make_console(stderr=as_json), **wishes) as found:
             if as_json:
@@ -111,6 +114,7 @@ def up_in_foreground(
     detach: bool = False,
     replan: bool = False,
     force: bool = False,
+    end_started: bool = False,
     console: Console | None = None,
 ) -> Iterator[tuple[Session, Applied]]:
     """Bring ``target`` up; leaving the block takes down what this call started, unless it is detached and came up.
@@ -122,7 +126,14 @@ def up_in_foreground(
         fleet, admins = read_whole(target, console, overlays, replan=replan, force=force)
         text = dump_fleet(fleet)
         applied = Applied(
-            fleet=fleet, text=text, asked=fleet, asked_text=text, admins=admins, replan=replan, force=force
+            fleet=fleet,
+            text=text,
+            asked=fleet,
+            asked_text=text,
+            admins=admins,
+            replan=replan,
+            force=force,
+            end_started=end_started,
         )
         try:
             yield from _up(applied, console, timeout_s, detach)

@@ -36,6 +36,7 @@ class Row:
     max_context_tokens: int = 0
     max_sequences: int = 0
     missed: str = ""  # limits of --slo that the best plan misses, in words
+    source: str = ""  # of the weights as they are published, for the fleet file; empty where the plan needs others
     usd_per_million: float | None = None  # tokens of prompts and responses, as ``longboat cost`` counts them
 
 
@@ -82,7 +83,8 @@ def fitting_rows(planner: Planner) -> list[Row]:
 
 
 def _row(planner: Planner, name: str, assumed: Assumptions) -> Row:
-    shape = shape_of_entry(planner.library.models[name])
+    entry = planner.library.models[name]
+    shape = shape_of_entry(entry)
     try:
         best = planner.brief(shape).plans[0]
     except UserInputError as error:
@@ -101,5 +103,6 @@ def _row(planner: Planner, name: str, assumed: Assumptions) -> Row:
         max_context_tokens=best.groups[0].fit.max_context_tokens,
         max_sequences=best.max_sequences,
         missed=best.missed,
+        source=f"hf:{entry.hub}" if kept.quantization == shape.quantization else "",
         usd_per_million=cost_of(best, planner.cluster, planner.demand, assumed).usd_per_million,
     )

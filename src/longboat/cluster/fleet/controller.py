@@ -20,6 +20,7 @@ from longboat.cluster.fleet.node_requests import AskForNodes
 from longboat.cluster.fleet.placing import HoldRoom, Placing
 from longboat.cluster.fleet.rollouts import Rollouts, Step, read_rollouts
 from longboat.cluster.fleet.running_file import RunningFile
+from longboat.cluster.fleet.started import STARTED
 from longboat.cluster.members.fleet_table import FleetTable
 from longboat.cluster.members.node_orders import NodeOrders
 from longboat.cluster.members.relay_book import order_every_s, push_pause_s
@@ -129,6 +130,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             updating={model: entry["digest"] for model, entry in self._document.get("rollouts", {}).items()},
             planned=without_file(self._document.get("planned", {})),
             taken_back={model: tuple(entry) for model, entry in self._document.get("taken_back", {}).items()},
+            started=self._document.get(STARTED, {}),
         )
 
     async def scaling_history(self) -> dict[str, Any]:

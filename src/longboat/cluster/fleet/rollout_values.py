@@ -17,6 +17,7 @@ from longboat.cluster.fleet.deployed import (
 )
 from longboat.cluster.fleet.rollouts import Step, StepKind
 from longboat.cluster.fleet.serve_config import digests_in
+from longboat.cluster.fleet.started import STARTED
 from longboat.cluster.protocol.names import CONTROLLER_APP, SUPERVISOR_DEPLOYMENT, model_app_name
 
 __all__ = ("document_after", "is_in_force", "values_since", "with_rollouts")
@@ -27,7 +28,7 @@ def with_rollouts(
 ) -> dict[str, Any]:
     """Return ``document`` with what the controller needs to complete updates, even without this process.
 
-    Keys, drains and counts by hand are those that the controller got last.
+    Keys, drains, counts by hand and marks of started models are those that the controller got last.
 
     told: the values that the controller got last; before: model → its application as it runs now
     dashboard: where the controller finds Serve's REST API
@@ -50,17 +51,18 @@ def with_rollouts(
         "taken_back": taken_back,
         "drains": dict(told.get("drains", {})),
     }
-    if holds := {model: hold for model, hold in told.get(HOLDS, {}).items() if model in values["models"]}:
-        values[HOLDS] = holds
+    for part in (HOLDS, STARTED):
+        if kept := {model: entry for model, entry in told.get(part, {}).items() if model in values["models"]}:
+            values[part] = kept
     if book := key_book_in(told):
         values |= values_with_keys(values, book)
     return document
 
 
 def values_since(values: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the controller's values without the counts by hand and the failed updates that ``seen`` has too."""
+    """Return the controller's values without the counts by hand, failed updates and marks that ``seen`` has too."""
     newer = {}
-    for part in (HOLDS, "taken_back"):
+    for part in (HOLDS, STARTED, "taken_back"):
         before = seen.get(part, {})
         newer[part] = {model: entry for model, entry in values.get(part, {}).items() if before.get(model) != entry}
     return {**values, **newer} if values else {}
@@ -74,7 +76,7 @@ def is_in_force(document: Mapping[str, Any], apps: Applications) -> bool:
 
 def _told_in(document: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     values = controller_values({app["name"]: {"deployed_app_config": app} for app in document["applications"]})
-    parts = {part: values.get(part) for part in ("text", "policy", "drains", HOLDS)}
+    parts = {part: values.get(part) for part in ("text", "policy", "drains", HOLDS, STARTED)}
     return json.dumps(parts, sort_keys=True), digests_in(document)
 
 

@@ -38,6 +38,7 @@ __all__ = (
     "ShapedModel",
     "controller_document",
     "digests_in",
+    "document_as_deployed",
     "gateway_settings",
     "plain_policy",
     "serve_document",
@@ -140,6 +141,16 @@ def gateway_settings(gateway: GatewaySpec) -> dict[str, Any]:
         "redis_url_file": redis.url_file if redis else None,
         "redis_url_env": redis.url_env if redis else None,
     }
+
+
+def document_as_deployed(document: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the document with these models' applications as they are declared now.
+
+    Serve then leaves their numbers of replicas alone, which orders by hand and the load changed since. kept: model →
+    its application
+    """
+    whole = {model_app_name(model): {**app, **SCALED_FROM_OUTSIDE} for model, app in kept.items()}
+    return {**document, "applications": [whole.get(app["name"], app) for app in document["applications"]]}
 
 
 def digests_in(document: Mapping[str, Any]) -> dict[str, str]:

@@ -95,6 +95,7 @@ def view_document(report: FleetReport, resources: Resources) -> dict[str, Any]:
         "problems": [problem[:_MAX_TEXT] for problem in report.problems],
         "updating": sorted(report.updating),
         "taken_back": {model: why[:_MAX_TEXT] for model, (_, why) in report.taken_back.items()},
+        "started": {model: dict(mark) for model, mark in report.started.items()},
         "pairs": _pairs(report),
         "partial": report.partial,
     }

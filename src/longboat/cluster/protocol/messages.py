@@ -251,6 +251,8 @@ class FleetReport:
     decisions: tuple[Mapping[str, Any], ...] = ()  # the newest changes of these numbers, oldest first
     # model → node → how long its newest start there took
     starts: Mapping[str, Mapping[str, StartTimes]] = field(default_factory=dict)
+    # model → the mark of an operator who started it without the file: ``by``, ``since_s``
+    started: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shown: ShownFleet | None = None  # of the document; None: the controller is of an older version
 
 

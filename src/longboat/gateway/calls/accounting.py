@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ("FAILED", "Accounting")
 
-FAILED: Final = frozenset(("refused", "expired", "engine_error", "client_error"))
+_REFUSED: Final = "refused"
+FAILED: Final = frozenset((_REFUSED, "expired", "engine_error", "client_error"))
 """Outcomes for which no tenant pays tokens: no engine did the work that was asked for."""
 
 _UNKNOWN: Final = Usage()
@@ -154,7 +155,7 @@ class Accounting:
             None,
             ended_s,
             refusal.status,
-            "refused",
+            _REFUSED,
             refusal.code,
             0,
             None,
@@ -241,12 +242,14 @@ class Accounting:
         prompt, completion, cached = record.prompt_tokens, record.completion_tokens, record.cached_tokens
         # A property of a named tuple runs in the interpreter: these two are made of the call.
         queued_s, ended_s, retries = call.queued_s, record.ended_s, len(call.attempts) - 1
-        left_queue_s = ended_s + call.request.received_s if call.granted_s is None else call.granted_s
+        queue_s: float | None = None if record.outcome == _REFUSED else 0.0
+        if queued_s is not None:
+            queue_s = (ended_s + call.request.received_s if call.granted_s is None else call.granted_s) - queued_s
         call.series.done(
             record.outcome,
             record.first_byte_s,
             ended_s,
-            0.0 if queued_s is None else left_queue_s - queued_s,
+            queue_s,
             prompt,
             completion,
             cached,

@@ -18,6 +18,7 @@ __all__ = ("KILL", "ORDERS", "Order", "carry_out")
 
 KILL = "kill-engine"
 _ADAPTER_WAIT_S = 60
+_NO_FORM = "Send the fields of the form as one JSON object."
 
 
 class Order(NamedTuple):
@@ -68,13 +69,27 @@ async def _kill_engine(state: ConsoleState, order: Order) -> Answer:
 
 
 async def _plan(state: ConsoleState, order: Order) -> Answer:
-    try:
-        question = orjson.loads(order.body)
-    except orjson.JSONDecodeError:
-        question = None
-    if not isinstance(question, dict):
-        return Refusal(status=400, message="Send the fields of the form as one JSON object.", code="bad_plan")
+    if (question := _form(order)) is None:
+        return Refusal(status=400, message=_NO_FORM, code="bad_plan")
     return await state.console.plans.answer(question, state.clock.monotonic_s())
+
+
+async def _start_model(state: ConsoleState, order: Order) -> Answer:
+    if (form := _form(order)) is None:
+        return Refusal(status=400, message=_NO_FORM, code="bad_model")
+    return await state.console.models.carry_out({**form, "order": "start", "by": f"{order.by}, console"})
+
+
+async def _end_model(state: ConsoleState, order: Order) -> Answer:
+    return await state.console.models.carry_out({"order": "end", "model": order.query.get("model", "")})
+
+
+def _form(order: Order) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(order.body)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 ORDERS: Mapping[str, Callable[[ConsoleState, Order], Awaitable[Answer]]] = {
@@ -86,6 +101,8 @@ ORDERS: Mapping[str, Callable[[ConsoleState, Order], Awaitable[Answer]]] = {
     "make-key": _make_key,
     "revoke-key": _revoke_key,
     "plan": _plan,
+    "start-model": _start_model,
+    "end-model": _end_model,
     KILL: _kill_engine,
 }
 """Name of an order in the address → what carries it out."""

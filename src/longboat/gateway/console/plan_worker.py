@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import orjson
 
 from longboat.gateway.console.sections import Sections
+from longboat.gateway.console.worker_process import ask_worker
 from longboat.gateway.http.responses import Refusal
 
 __all__ = ("PlanWorkers",)
@@ -26,9 +24,7 @@ _AGES_S = {"models": 3600.0}
 _AGE_S = 60.0
 """Seconds for which the answer to an equal question is given again."""
 
-_MAX_ANSWER_BYTES = 8 << 20
 _MAX_ANSWERS = 16
-_LOWEST = 19
 
 
 class PlanWorkers:
@@ -36,7 +32,7 @@ class PlanWorkers:
 
     def __init__(self, run: Path | None, *, command: Sequence[str] = _WORKER, deadline_s: float = _DEADLINE_S) -> None:
         """run: the run folder of this node, in which the cluster is found; None: the user's own"""
-        self._env = {**os.environ, **({"LONGBOAT_RUN": str(run)} if run else {})}
+        self._run_folder = run
         self._command = tuple(command)
         self._deadline_s = deadline_s
         self._free = asyncio.Semaphore(_AT_ONCE)
@@ -76,51 +72,10 @@ class PlanWorkers:
         self._under_way += 1
         try:
             async with self._free:
-                return await self._ask(body)
+                return await ask_worker(self._command, body, self._run_folder, self._deadline_s, is_lowest=True)
         finally:
             self._under_way -= 1
-
-    async def _ask(self, body: bytes) -> dict[str, Any]:
-        """Ask one process, and end it and its children whatever happens."""
-        worker = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=self._env,
-            cwd="/",
-            start_new_session=True,
-        )
-        try:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, worker.pid, _LOWEST)
-            async with asyncio.timeout(self._deadline_s):
-                return await _exchange(worker, body)
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(worker.pid, signal.SIGKILL)
-            await worker.wait()
 
 
 class _BusyError(Exception):
     """Too many questions wait."""
-
-
-async def _exchange(worker: asyncio.subprocess.Process, body: bytes) -> dict[str, Any]:
-    assert worker.stdin is not None and worker.stdout is not None
-    with contextlib.suppress(ConnectionError):
-        worker.stdin.write(body)
-        await worker.stdin.drain()
-    worker.stdin.close()
-    pieces, size = [], 0
-    while piece := await worker.stdout.read(1 << 18):
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MAX_ANSWER_BYTES:
-            raise ValueError(f"its answer is longer than {_MAX_ANSWER_BYTES} bytes")
-    if not pieces:
-        raise ValueError("it ended without an answer")
-    found = orjson.loads(b"".join(pieces))
-    if not isinstance(found, dict):
-        raise ValueError("its answer is not an object")
-    return found

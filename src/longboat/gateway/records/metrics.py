@@ -105,7 +105,7 @@ class Series:  # size: a plain record of counters
         outcome: str,
         ttft_s: float | None,
         e2e_s: float,
-        queue_s: float,
+        queue_s: float | None,
         prompt: int | None,
         completion: int | None,
         cached: int | None,
@@ -115,11 +115,14 @@ class Series:  # size: a plain record of counters
 
         outcome: one of OUTCOMES
         ttft_s: None where no byte was sent; such a request is only in the histogram of the queue
+        queue_s: None where the request was refused before it could wait: clients that try such requests again at
+        once would hide how long the others wait
         prompt, completion, cached: tokens; None is unknown and counts nothing
         """
         outcomes = self.outcomes
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
-        self.queue.observe(queue_s)
+        if queue_s is not None:
+            self.queue.observe(queue_s)
         if ttft_s is not None:
             self.ttft.observe(ttft_s)
             self.e2e.observe(e2e_s)

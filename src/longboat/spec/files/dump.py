@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 
 import yaml
 
 from longboat.spec.text.yaml_text import RESOLVERS
-from longboat.spec.types.fleet import Fleet
+from longboat.spec.types.fleet import Fleet, ModelSpec
 
-__all__ = ("dump_fleet", "fleet_digest")
+__all__ = ("dump_fleet", "dump_model", "fleet_digest")
 
 
 LINE_BREAKS = frozenset("\x85\u2028\u2029")
@@ -32,6 +33,13 @@ def dump_fleet(fleet: Fleet) -> str:
     text = _yaml(data, readable=True)
     # Inside quotes the emitter writes these as they are, and a reader takes them for line breaks.
     return _yaml(data, readable=False) if LINE_BREAKS & set(text) else text
+
+
+def dump_model(model: ModelSpec) -> str:
+    """Write a model's entry in one line, with what differs from the defaults."""
+    data = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    text = yaml.dump(data, Dumper=StrictDumper, sort_keys=False, default_flow_style=True, width=math.inf)
+    return str(text).strip()
 
 
 def _yaml(data: dict[str, object], *, readable: bool) -> str:

@@ -5,7 +5,7 @@ import { h, table, text } from "./dom.js";
 import { bytes, count, percent, seconds, short, usd } from "./format.js";
 
 /** A part of the page that works only while it is open. `begin` returns what ends it. */
-function part(title, begin, ...children) {
+export function part(title, begin, ...children) {
   let end = null;
   const node = h("details", { class: "part" }, h("summary", { text: title }), ...children);
   node.addEventListener("toggle", () => {
@@ -15,8 +15,8 @@ function part(title, begin, ...children) {
   return { node, end: () => end?.() };
 }
 
-/** What fits here: the planner answers when it is asked, since it computes for seconds. */
-export function fitting() {
+/** What fits here: the planner answers when it is asked, since it computes for seconds. `start` takes a source. */
+export function fitting(start) {
   const on = h("input", { value: "live", size: "34", "aria-label": "Machines", spellcheck: "false" });
   const slo = h("input", { placeholder: "ttft=500ms,itl=50ms", size: "22", "aria-label": "Limits", spellcheck: "false" });
   const button = h("button", { text: "Look" });
@@ -31,9 +31,14 @@ export function fitting() {
     { title: "Longest", num: true, cell: (row) => (row.fits ? short(row.max_context_tokens) : "–") },
     { title: "Held", num: true, cell: (row) => (row.fits ? count(row.max_sequences) : "–") },
     { title: "$/M tokens", num: true, cell: (row) => usd(row.usd_per_million) },
+    { title: "Start", cell: (row) => ({ node: (cell) => starter(cell, row) }) },
     { title: "Plan, or why not", wide: true, cell: (row) => (row.missed ? { text: `misses ${row.missed}: ${row.plan}`, class: "soft" } : row.plan) },
   ], (row) => row.model, { empty: "Look, and the planner compares the models of the catalog on these machines." });
   let rows = [];
+  function starter(cell, row) {
+    const source = on.value.trim() === "live" ? row.source : "";
+    cell.replaceChildren(source ? h("button", { text: "Start …", "aria-label": `Start ${row.model}`, onclick: () => start(source) }) : "");
+  }
   const all = h("input", { type: "checkbox", onchange: () => show() });
   const show = () => list.update(all.checked ? rows : rows.filter((row) => row.fits && !row.missed));
   show();

@@ -1,13 +1,14 @@
 // What runs: how busy, how it goes on after a failure, how many replicas there are to be.
 
 import { follow, post, session } from "./api.js";
-import { adapters, fitting, weights } from "./catalog.js";
+import { adapters, fitting, part, weights } from "./catalog.js";
 import { h, table, text } from "./dom.js";
 import { count, percent, seconds, short } from "./format.js";
 import { lastOf } from "./history.js";
 import { logs } from "./logs.js";
+import { starting } from "./start.js";
 
-export function show(main, { title, path, go }) {
+export function show(main, { title, path, query }) {
   const wanted = path[0] ?? "";
   const overview = table([
     { title: "Model", cell: (row) => ({ text: row.name, href: `/console/models/${encodeURIComponent(row.name)}`, class: "name" }) },
@@ -38,7 +39,7 @@ export function show(main, { title, path, go }) {
   const commands = h("p", { class: "row" });
   const counts = wanted && session.may_steer ? counting(wanted) : null;
   let names = [];
-  const parts = partsOf(wanted, () => names);
+  const parts = partsOf(wanted, () => names, query.get("start"));
   if (wanted) {
     text(title, wanted);
     main.append(h("p", {}, h("a", { href: "/console/models", text: "← All models" })), facts, detail.node, commands);
@@ -63,11 +64,13 @@ export function show(main, { title, path, go }) {
   };
 }
 
-/** What people with a role see below: of one model its log; of all, what fits here, weights and adapters. */
-function partsOf(wanted, names) {
+/** What people with a role see below: of one model its log; of all, what fits here, starting, weights and adapters. */
+function partsOf(wanted, names, source) {
   if (session.role === "tenant") return [];
   if (wanted) return session.may_steer ? [logs(wanted)] : [];
-  return [...(session.may_steer ? [fitting()] : []), weights(), adapters(names)];
+  if (!session.may_steer) return [weights(), adapters(names)];
+  const start = starting(part, source);
+  return [fitting(start.open), start, weights(), adapters(names)];
 }
 
 function stateOf(row) {

@@ -1,0 +1,89 @@
+"""One order of the console: start a model that no file has, or end it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from longboat.core.errors import LongboatError, UserInputError
+
+__all__ = ("EndOrder", "StartOrder", "answer_bytes", "entry_of")
+
+_Name = Annotated[str, Meta(max_length=256)]
+
+
+class StartOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="start", tag_field="order"):
+    """The form of the page. It has no argument, environment or path of an engine: these come by the file only."""
+
+    # as in the fleet file: hf:ORG/NAME, builtin:NAME, a folder, or a place in storage
+    source: Annotated[str, Meta(min_length=1, max_length=4096)]
+    by: Annotated[str, Meta(min_length=1, max_length=300)]
+    name: _Name = ""  # empty: it follows from the source
+    engine: Annotated[str, Meta(max_length=64)] = ""  # empty: the fleet file's default
+    replicas: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    context: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None  # None: the model's longest
+    cpus: Annotated[float, Meta(gt=0, le=1024)] | None = None  # of one rank; None: the fleet file's default
+
+
+class EndOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="end", tag_field="order"):
+    """The name of a model that was started here."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+Order = StartOrder | EndOrder
+
+
+def answer_bytes(order: bytes) -> bytes:
+    """Return ``{"value": …}``, or ``{"error", "hint", "status"}``. Raises nothing."""
+    return json.dumps(_answer(order)).encode()
+
+
+def _answer(order: bytes) -> dict[str, Any]:
+    try:
+        return {"value": _carry_out(msgspec.json.decode(order, type=Order))}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return {"status": 400, "error": f"the form cannot be read: {error}", "hint": ""}
+    except UserInputError as error:
+        return {"status": 400, "error": error.message, "hint": error.hint}
+    except LongboatError as error:
+        return {"status": 503, "error": error.message, "hint": error.hint}
+    except Exception as error:  # the person at the console learns it
+        return {"status": 503, "error": f"the change failed: {type(error).__name__}: {error}"[:2000], "hint": ""}
+
+
+def _carry_out(order: Order) -> dict[str, Any]:
+    """Change the fleet. Raises LongboatError."""
+    from longboat.cli.fleet.model_changes import add_model, end_started
+    from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cli.shared.console import make_console
+    from longboat.cluster.fleet.started import StartedModel
+    from longboat.spec.files.dump import dump_model
+
+    with connect() as session:
+        if isinstance(order, EndOrder):
+            end_started(session, order.model)
+            return {"ended": order.model}
+        mark = StartedModel(by=order.by, since_s=round(time.time(), 3))
+        model, plan = add_model(session, entry_of(order), mark, make_console(stderr=True))
+    shape = plan.shapes[model.name]
+    why = plan.decision.reasons.get(model.name) or shape.reason
+    notes = plan.decision.notes.get(model.name, ())
+    return {"started": model.name, "shape": shape.title, "why": why, "notes": list(notes), "entry": dump_model(model)}
+
+
+def entry_of(order: StartOrder) -> dict[str, Any]:
+    """Return the model's entry as it would stand in the fleet file; the planner decides the split."""
+    return {
+        "source": order.source,
+        **({"name": order.name} if order.name else {}),
+        **({"engine": order.engine} if order.engine else {}),
+        **({"context": order.context} if order.context else {}),
+        **({"resources": {"cpus": order.cpus}} if order.cpus else {}),
+        "replicas": order.replicas,
+        "split": "auto",
+    }
