@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +117,29 @@ def test_record_outlives_an_emptied_run_folder_until_it_is_forgotten(run: Path) 
     forget_record(run)
     assert load_record(run) is None
     assert not list((run.parent / "home" / "nodes").iterdir())
+
+
+SLOW, BROKEN = "import time; time.sleep(600)", "raise SystemExit('Error: no start')"
+
+
+@pytest.mark.parametrize(("start", "detail"), [(SLOW, ""), (BROKEN, "Error: no start")], ids=["slow", "broken"])
+def test_node_that_lost_its_runner_and_ray_is_being_started_again_and_not_up_or_given_up(
+    run: Path, start: str, detail: str
+) -> None:
+    temp_dir = str(run / "ray")
+    lost = replace(LOCAL, run=str(run), temp_dir=temp_dir, argv=(sys.executable, "-c", start), session=1 << 30)
+    save_record(lost.with_runner(0))
+    words = [sys.executable, "-m", "longboat.cluster.host.runner", str(run), "--adopt"]
+    runner = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        end_s = time.monotonic() + 30.0
+        while (record := load_record(run)) is None or (record.phase, record.detail) != ("rejoining", detail):
+            assert time.monotonic() < end_s, record
+            time.sleep(0.05)
+        assert runner.poll() is None
+    finally:
+        os.killpg(runner.pid, signal.SIGKILL)
+        runner.wait()
 
 
 def test_machine_that_was_no_node_has_nothing_to_resume(run: Path) -> None:

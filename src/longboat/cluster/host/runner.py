@@ -149,7 +149,7 @@ class _Runner:
 
     def work(self) -> int:
         """Keep the node until a signal stops it. Returns 1 where Ray never came up."""
-        was_up, num_failures = False, 0
+        was_up, num_failures = self._record.phase in ("up", "rejoining"), 0  # as another runner left it
         run: _Run | _AdoptedRun
         while not self._is_stopping:
             begin_s = time.monotonic()
@@ -177,6 +177,8 @@ class _Runner:
         adopted, self._adopted = self._adopted, None
         if adopted is not None:
             return _AdoptedRun(adopted)
+        if self._record.phase == "up":
+            self._tell("rejoining", "")
         self._record = replace(self._record, session=os.getpid())
         return _Run(self._next.take())
 
