@@ -66,6 +66,10 @@ bench-index: venv  ## measure the index of prefixes: events, memory, and a decis
 bench-reuse: venv  ## measure what prefix-aware routing saves on real vLLM, beside round robin and the twin
 	@$(VENV)/bin/python benchmarks/bench_reuse.py $(ARGS)
 
+.PHONY: bench-sglang-prefixes
+bench-sglang-prefixes: venv  ## measure what telling its prefixes costs SGLang's scheduler; ARGS="--python PATH --pages 16 64"
+	@$(VENV)/bin/python benchmarks/bench_sglang_prefixes.py $(ARGS)
+
 .PHONY: bench-routing
 bench-routing: venv  ## compare routing policies in the twin; ARGS="--traces FOLDER --quick" chooses
 	@$(VENV)/bin/python benchmarks/bench_routing.py $(ARGS)

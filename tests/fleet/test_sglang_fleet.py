@@ -107,6 +107,24 @@ def test_its_load_is_known_and_it_resumes_by_replay(up: FleetLab) -> None:
     assert {rank["started_by"] for replica in up.replicas("s") for rank in replica["ranks"]} == {"zygote"}
 
 
+def test_replicas_tell_the_gateway_what_they_hold(up: FleetLab) -> None:
+    wait_until("both tell it", lambda: [row["tells"] for row in _routes(up)] == [True, True], 60)
+    for prompt in [f"{number} boats. " * 60 for number in range(8)] * 2:
+        assert up.ask("s", prompt, max_tokens=2)[1]["text"]
+    hits = [row["hits"] for row in _routes(up)]
+    requests, expected, right, cached = (
+        sum(hit[name] for hit in hits) for name in ("requests", "expected_tokens", "right_tokens", "cached_tokens")
+    )
+    assert requests >= 16
+    assert right >= 0.9 * expected
+    assert 0 < right <= cached
+
+
+def _routes(up: FleetLab) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{up.local_port}/admin/v1/routes", timeout=10) as answer:
+        return [row for row in json.load(answer)["routes"] if row["model"] == "s"]
+
+
 def test_streams_outlive_their_replica(up: FleetLab) -> None:
     url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
     before = num_resumed(up.local_port)

@@ -108,7 +108,7 @@ class Account:
         usage = snapshot.token_usage if snapshot and states else 0.0
         return len(states) - waiting, waiting, queued, round(usage, 3)
 
-    def guarded(self, step: Callable[[Any], None], what: Any) -> None:
+    def guarded(self, step: Callable[[Any], object], what: Any) -> None:
         """Take a step of the account. A defect ends the account, and no request."""
         if self.book is None:
             return

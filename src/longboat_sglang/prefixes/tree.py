@@ -100,7 +100,7 @@ def _following(create: Any) -> Any:
             return create(name, params, components)
         core = create(name, replace(params, enable_kv_cache_events=True), components)
         take = getattr(getattr(core, "_binding", None), "take_events", None)
-        if take is None:  # what nobody takes would fill the memory
+        if take is None:  # notes that are never taken would fill the memory
             return create(name, params, components)
         _SENDERS.append(Sender(take, endpoint()))
         return core
