@@ -47,7 +47,7 @@ async def controller() -> AsyncIterator[Any]:
         return True
 
     made: Any = FleetController.__new__(FleetController)
-    await made.__init__(lambda node_id: None, end_daemon, carry_out)
+    await made.__init__(lambda node_id: None, end_daemon, carry_out, hold_room=None, ask_for_nodes=lambda *_: False)
     made._fleet.take({"models": ["tiny"]})
     yield made
     await made.end_nodes()

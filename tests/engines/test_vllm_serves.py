@@ -119,14 +119,16 @@ def first_phases(log: Path) -> list[Phase]:
     return list(dict.fromkeys(phase for phase in phases if phase))
 
 
-def test_the_log_tells_when_torch_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "cache"))
+def test_the_log_tells_when_torch_compiles_and_the_code_is_kept(tmp_path: Path) -> None:
     environment = environment_at("vllm", Path(ENGINE_PYTHON))
     plan = plan_on_loopback(ensure("builtin:tiny", tmp_path), pipeline=1, num_nodes=1)
     plan = dataclasses.replace(plan, extra_args=("--no-enforce-eager",))
-    log = tmp_path / "rank0.log"
-    with running(ADAPTER.command(plan, 0, environment, str(build_overlay(tmp_path, environment))), log) as process:
+    log, compiled = tmp_path / "rank0.log", tmp_path / "compiled"
+    command = ADAPTER.command(plan, 0, environment, str(build_overlay(tmp_path, environment)))
+    places = ADAPTER.compiled_env(plan, environment.platform, str(compiled))
+    with running(dataclasses.replace(command, env={**command.env, **places}), log) as process:
         wait_until_ready(plan, [process], [log])
+    assert list((compiled / "vllm").rglob("inductor_cache"))
     assert first_phases(log) == [Phase.LOADING, Phase.WARMING, Phase.COMPILING]
 
 

@@ -232,6 +232,10 @@ class EngineAdapter(ABC):
         """
         return {}
 
+    def compiled_env(self, plan: GangPlan, platform: str, folder: str) -> Mapping[str, str]:
+        """Return the variables that put what the engine compiles into ``folder``; none where it compiles nothing."""
+        return {}
+
     def probe(self, plan: GangPlan) -> Probe:
         """Return the readiness request, which is sent to rank 0's API port.
 

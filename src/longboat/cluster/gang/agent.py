@@ -30,6 +30,7 @@ from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder, log_path, run_folder
 
 if TYPE_CHECKING:
+    from longboat.engines.launch.compiled import CompiledFolder
     from longboat.engines.launch.process import RankProcess
     from longboat.weights.fetch.node_weights import HeldWeights
 
@@ -74,6 +75,7 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         self._marks: dict[str, str] = {}
         self._is_stopped = False
         self._weights: HeldWeights | None = None  # pinned for as long as this agent lives
+        self._compiled: CompiledFolder | None = None  # kept from eviction for as long as this agent lives
         self._adapters = AdapterCopies(home_folder())
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -194,10 +196,15 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
             self._rank.kill()
 
     async def _start_rank(self, plan: GangPlan, run: Path, log_path: Path) -> RankProcess:
-        from longboat.cluster.host.launch import rank_command, rank_marks, zygote_for
+        from longboat.cluster.host.launch import compiled_folder, rank_command, rank_marks, zygote_for
         from longboat.engines.launch.process import start_rank
 
         command, environment = await asyncio.to_thread(rank_command, self._model, plan, self._node_rank)
+        self._compiled = await asyncio.to_thread(compiled_folder, plan, environment)
+        if self._compiled is not None and environment is not None:
+            adapter = adapter_for(environment.kind)
+            places = adapter.compiled_env(plan, environment.platform, str(self._compiled.path))
+            command = dataclasses.replace(command, env={**places, **command.env})
         marks = self._marks = rank_marks(plan, self._node_rank, run)
         try:
             preload_env = command.zygote.preload_env if command.zygote else None

@@ -6,10 +6,12 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ("accelerator_name", "node_memory_bytes")
+__all__ = ("accelerator_name", "node_memory_bytes", "processor_name")
 
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 NVIDIA = Path("/proc/driver/nvidia/gpus")
+PROCESSOR = Path("/proc/cpuinfo")
+NAME_AND_FLAGS = re.compile(r"^(?:model name|flags|Features)\s*:\s*(.+?)\s*$", re.MULTILINE)
 MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -36,3 +38,11 @@ def accelerator_name(folder: Path = NVIDIA) -> str:
     except OSError:
         return ""
     return told[1] if told else ""
+
+
+def processor_name(file: Path = PROCESSOR) -> str:
+    """Return the first processor's name and abilities, for which compilers make code; empty where it is not known."""
+    try:
+        return "\n".join(dict.fromkeys(NAME_AND_FLAGS.findall(file.read_text())))
+    except OSError:
+        return ""

@@ -7,7 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from longboat.cluster.host.hardware import accelerator_name, processor_name
 from longboat.cluster.protocol.messages import WarmEnvironment
 from longboat.cluster.protocol.model import EngineSettings, ServedModel
 from longboat.core.plan import GangPlan
@@ -15,8 +17,22 @@ from longboat.engines.contract import EngineEnvironment, RankCommand
 from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder
+from longboat.telemetry import logger
 
-__all__ = ("engine_environment", "rank_command", "rank_marks", "reap_rank", "warm_environment", "zygote_for")
+if TYPE_CHECKING:
+    from longboat.engines.launch.compiled import CompiledFolder
+
+__all__ = (
+    "compiled_folder",
+    "engine_environment",
+    "rank_command",
+    "rank_marks",
+    "reap_rank",
+    "warm_environment",
+    "zygote_for",
+)
+
+log = logger("launch")
 
 ZYGOTE_WAIT_S = 120.0
 """How long a start waits for a zygote that is still importing: a plain start would import the same, and more often."""
@@ -40,6 +56,20 @@ def rank_command(model: ServedModel, plan: GangPlan, node_rank: int) -> tuple[Ra
     overlay = overlay_folder(environment) if environment else ""
     command = adapter_for(model.engine.kind).command(plan, node_rank, environment, overlay)
     return replace(command, env={**command.env, **model.engine.env}), environment
+
+
+def compiled_folder(plan: GangPlan, environment: EngineEnvironment | None) -> CompiledFolder | None:
+    """Return the node's folder for what this engine compiles; None where it compiles nothing. Blocks."""
+    if environment is None or not adapter_for(environment.kind).compiled_env(plan, environment.platform, ""):
+        return None
+    from longboat.engines.launch.compiled import CompiledFolder, compiled_key
+
+    hardware = (accelerator_name() if plan.head.gpu_ids else "") or processor_name()
+    try:
+        return CompiledFolder(home_folder(), compiled_key(environment, plan, hardware))
+    except OSError as error:  # the engine has a folder of its own
+        log.warning("nothing compiled is kept: %s", error)
+        return None
 
 
 def overlay_folder(environment: EngineEnvironment) -> str:

@@ -144,6 +144,13 @@ class SglangAdapter(EngineAdapter):
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         return ARGUMENTS.problems(args)
 
+    def compiled_env(self, plan: GangPlan, platform: str, folder: str) -> dict[str, str]:
+        """Return the folders of Inductor's code and of Triton's kernels."""
+        if platform == "cpu" and "--enable-torch-compile" not in plan.extra_args:
+            return {}
+        places = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+        return {variable: f"{folder}/{name}" for variable, name in places.items()}
+
     def harmless_flags(self) -> frozenset[str]:
         return HARMLESS_FLAGS
 

@@ -150,6 +150,13 @@ class VllmAdapter(EngineAdapter):
         env = {"OMP_NUM_THREADS": "1"} if environment.platform == "cpu" else {}
         return {**env, "HF_HUB_OFFLINE": "1"} if offline else env
 
+    def compiled_env(self, plan: GangPlan, platform: str, folder: str) -> dict[str, str]:
+        """Return the folders of vLLM's compiled graphs, of Inductor's code beside them, and of Triton's kernels."""
+        if platform == "cpu" and _is_eager(plan.extra_args):
+            return {}
+        places = {"VLLM_CACHE_ROOT": "vllm", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+        return {variable: f"{folder}/{name}" for variable, name in places.items()}
+
     def capacity(self, plan: GangPlan) -> int:
         """Return the argument's value, else the platform's default, for each data rank. KV cache may allow fewer."""
         on_gpu = bool(plan.head.gpu_ids) or plan.shape.resources.num_gpus > 0
@@ -184,6 +191,12 @@ class VllmAdapter(EngineAdapter):
 
     def harmless_flags(self) -> frozenset[str]:
         return HARMLESS_FLAGS
+
+
+def _is_eager(args: Sequence[str]) -> bool:
+    """Return whether vLLM compiles nothing on processors: by default, unless the arguments say otherwise."""
+    told = [word for word in args if word.lstrip("-").replace("_", "-") in ("enforce-eager", "no-enforce-eager")]
+    return not told or not told[-1].startswith("--no")
 
 
 def _is_offline(plan: GangPlan) -> bool:
