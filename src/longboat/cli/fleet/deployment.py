@@ -24,9 +24,8 @@ from longboat.cluster.fleet.serve_config import (
     plain_policy,
     serve_document,
 )
-from longboat.cluster.fleet.serve_rest import WRITING
+from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.cluster.fleet.started import STARTED, StartedModel, check_started, started_lines, with_started
-from longboat.cluster.fleet.until_written import until_written
 from longboat.cluster.preflight.knowledge import Basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan
 from longboat.cluster.ray.key_changes import fleet_key_book, keys_locked, keys_path

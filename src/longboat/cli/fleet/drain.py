@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cluster.fleet.deployed import controller_values, document_with
-from longboat.cluster.fleet.serve_rest import WRITING
-from longboat.cluster.fleet.until_written import until_written
+from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
 from longboat.cluster.ray.drain import drain_node
 from longboat.core.errors import ClusterError, UserInputError

@@ -171,9 +171,8 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
                 entries = await asyncio.to_thread(_alive_nodes)
                 self._resources = {entry["NodeID"]: entry["Resources"] for entry in entries}
                 alive = set(self._resources)
-                self._counts.nodes = tuple(self._resources.values())
+                self._counts.nodes = tuple(entries)
                 self._alive = tuple(read_node(entry) for entry in entries)
-                self._counts.labels = tuple(entry.get("Labels") or {} for entry in entries)
             except Exception as error:
                 log.warning("cannot list the nodes: %r", error)
                 alive = set(self._nodes)

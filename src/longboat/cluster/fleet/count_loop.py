@@ -57,8 +57,7 @@ class CountLoop:
         self._read_s = -READ_EVERY_S
         self._clocks_s = time.time() - time.monotonic()
         self._asleep: Mapping[str, Asleep] = {}
-        self.nodes: tuple[Mapping[str, float], ...] = ()  # what each node has, as last listed
-        self.labels: tuple[Mapping[str, str], ...] = ()  # what each node carries
+        self.nodes: tuple[Mapping[str, Any], ...] = ()  # as Ray last listed them: ``Resources`` and ``Labels``
         self.figures: Mapping[str, Mapping[str, float]] = {}  # of each model's number, for metrics
 
     def take(self, values: Mapping[str, Any]) -> None:
@@ -121,7 +120,8 @@ class CountLoop:
             await asyncio.to_thread(end_actors, unplaced_actors(apps))
         now_s = self._now_s()
         states, partial = self._states(), self._is_partial()
-        for change in self.keeper.look(states, now_s, partial=partial, nodes=self.nodes, labels=self.labels):
+        have, carry = [node["Resources"] for node in self.nodes], [node.get("Labels") or {} for node in self.nodes]
+        for change in self.keeper.look(states, now_s, partial=partial, nodes=have, labels=carry):
             await self._apply(rest, change)
         self.figures = self.keeper.book.figures()
         await self._ask_for_nodes()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from longboat.cluster.fleet.serve_config import bundle_labels
+from longboat.cluster.fleet.deployed import bundle_labels
 from longboat.telemetry import logger
 
 __all__ = ("AskForNodes", "NodeRequests", "needed_bundles")

@@ -16,8 +16,7 @@ from longboat.cluster.fleet.adapters import (
     without_adapters,
 )
 from longboat.cluster.fleet.deployed import controller_values, document_with
-from longboat.cluster.fleet.serve_rest import WRITING
-from longboat.cluster.fleet.until_written import until_written
+from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.cluster.preflight.adapters import adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest
 from longboat.cluster.preflight.knowledge import built_in_basis, shape_of

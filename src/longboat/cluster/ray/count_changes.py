@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from longboat.cluster.counts.by_hand import HOLDS, Hold, checked_hold, read_holds, values_with_hold
 from longboat.cluster.fleet.adapters import running_fleet
 from longboat.cluster.fleet.deployed import controller_values, document_with
-from longboat.cluster.fleet.serve_rest import WRITING
-from longboat.cluster.fleet.until_written import until_written
+from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.spec.scaling import scaled_models
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
-from longboat.cluster.fleet.serve_rest import WRITING
-from longboat.cluster.fleet.until_written import until_written
+from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.cluster.protocol.messages import keys_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.policy import KeyRecord
