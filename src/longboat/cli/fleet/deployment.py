@@ -145,7 +145,6 @@ def put_fleet(
 
     Raises ClusterError where the running fleet is not ``base`` any more, or other commands always win.
     """
-    shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
     asks_for_keys = wanted.fleet.gateway.auth == "keys"
 
     def attempt() -> dict[str, str] | None:
@@ -153,16 +152,7 @@ def put_fleet(
             told = with_started(values_since(controller_values(session.apps.all()), ended), started)
             if base is not None and told.get("text") not in (base, wanted.text):
                 raise ClusterError("another command changed this fleet meanwhile", hint="try it again")
-            document = serve_document(
-                wanted.fleet,
-                shaped,
-                wanted.text,
-                policy=policy,
-                planned=wanted.planned,
-                deployed=kept,
-                in_force=session.apps.counts(),
-                others=session.apps.foreign(),
-            )
+            document = _document(session, wanted, policy, shapes, kept)
             if base is not None:
                 document = document_as_deployed(document, kept)
             document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
@@ -171,6 +161,25 @@ def put_fleet(
 
     with keys_locked(keys_path(wanted.fleet.name)) if asks_for_keys else nullcontext():
         return until_written(attempt)
+
+
+def _document(
+    session: Session,
+    wanted: Applied,
+    policy: Policy,
+    shapes: Mapping[str, GangShape],
+    kept: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    return serve_document(
+        wanted.fleet,
+        [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models],
+        wanted.text,
+        policy=policy,
+        planned=wanted.planned,
+        deployed=kept,
+        in_force=session.apps.counts(),
+        others=session.apps.foreign(),
+    )
 
 
 def _kept(change: FleetDiff | None, deployed: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
