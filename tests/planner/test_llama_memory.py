@@ -61,3 +61,12 @@ def test_a_processor_holds_the_embedding() -> None:
     on_card, on_processor = (planned(ANSWERS[0], kind=kind).ranks[0].weights for kind in ("", "cpu"))
     assert "embedding" not in on_card
     assert on_processor["embedding"] > 200 * MIB
+
+
+def test_no_more_is_used_than_cuda_reports() -> None:
+    """An RTX 3090 has 24 GiB in ``nvidia-smi`` and 23.56 in CUDA."""
+    said = Said("Qwen3-32B-Q4_K_M", 8192, (64,), (0,))
+    card = card_of(LIBRARY.accelerators.find("RTX 3090"))
+    load = Load(context_tokens=said.context, engine="llama.cpp", fixed=True)
+    (rank,) = plan_fit(named_model(said.model, LIBRARY), [card], Split(stages=said.stages), load).ranks
+    assert rank.budget_bytes == pytest.approx(23.56 * GIB, rel=0.002)

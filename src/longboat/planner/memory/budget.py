@@ -89,7 +89,7 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
     if load.engine == "sglang":
         return _sglang_budget(card, usable, split, load)
-    share = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
+    share = int(card.memory_bytes * ratio) if ratio else reported_bytes(card)
     return Budget(num_bytes=min(share, usable), rule=f"all usable memory of {card.name}")
 
 
