@@ -44,8 +44,8 @@ card).
 
 **Not blind.** Longboat's formulas were made with these logs; llmfit has none of its own for memory.
 
-**gguf-parser** answers for GGUF files in llama.cpp only, and its Go module was out of reach of the machine of this
-run. AIConfigurator's command line says nothing of memory.
+**gguf-parser** answers for GGUF files in llama.cpp only: [a page of its own](memory-peers-gguf.md) has it.
+AIConfigurator's command line says nothing of memory.
 """
 
 

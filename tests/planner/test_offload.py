@@ -40,7 +40,7 @@ def test_card_and_ram_hold_all_and_no_more_than_they_have() -> None:
     found = ways("Llama-3.3-70B-Q4_K_M", "RTX4090")["layers"]
     assert found.card_bytes < 24 * GIB
     assert found.card_bytes + found.ram_bytes >= shape.weight_bytes
-    assert f"--n-gpu-layers {len(shape.layers) - found.layers}" in found.options
+    assert f"--n-gpu-layers {len(shape.layers) + 1 - found.layers}" in found.options  # the head is the first of them
 
 
 def test_a_larger_card_needs_less_ram_and_is_faster() -> None:
@@ -68,7 +68,9 @@ def test_dense_models_have_no_experts_to_move() -> None:
     assert "experts" not in ways("Llama-3.3-70B-Q4_K_M", "RTX4090")
 
 
-def test_a_model_that_fits_keeps_nothing_in_ram() -> None:
+def test_a_model_that_fits_keeps_only_its_embedding_in_ram() -> None:
+    shape = named_model("Llama-3.1-8B-Q4_K_M", LIBRARY)
+    assert shape.embedding is not None
     found = ways("Llama-3.1-8B-Q4_K_M", "RTX4090")
     assert list(found) == ["nothing"]
-    assert found["nothing"].ram_bytes == 0
+    assert found["nothing"].ram_bytes == shape.embedding.num_bytes

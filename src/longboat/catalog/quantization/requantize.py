@@ -78,6 +78,8 @@ QUANTIZATIONS = (*PLAIN, *METHODS, *GGUF_MIXES)
 GGUF_HEAD = "Q6_K"
 GGUF_TIED_BITS = bits_of(GGUF_HEAD)
 WHOLE_TYPES = ("Q8_0", "Q6_K")
+# llama.cpp gives the values of Llama's models with this number of layers more bits: they serve many queries each.
+LLAMA_70B_LAYERS, SMALL_TYPES = 80, ("Q3_K", "Q4_K")
 FULL_BITS, NORM_BITS = 16.0, 32.0
 WIDE_BITS, WIDE_DTYPE = 32.0, "float32"
 MIN_MATRIX_PARAMS = 1024
@@ -148,11 +150,13 @@ def _gguf(shape: ModelShape, name: str) -> ModelShape:
     """
     base, better = GGUF_MIXES[name]
     count = len(shape.layers)
+    values = "Q5_K" if count == LLAMA_70B_LAYERS and "Llama" in shape.architecture and base in SMALL_TYPES else base
     layers = [
         replace(
             layer,
             weights=tuple(
-                _gguf_weight(weight, base, better if _more(index, count) else base) for weight in layer.weights
+                _gguf_weight(weight, base, *((better, better) if _more(index, count) else (base, values)))
+                for weight in layer.weights
             ),
         )
         for index, layer in enumerate(shape.layers)
@@ -172,8 +176,8 @@ def _more(index: int, count: int) -> bool:
     return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
 
 
-def _gguf_weight(weight: Weight, base: str, better: str) -> Weight:
+def _gguf_weight(weight: Weight, base: str, down: str, value: str) -> Weight:
     if weight.columns == 1 or weight.part in ("norm", "router") or weight.rows * weight.columns < MIN_MATRIX_PARAMS:
         return replace(weight, bits=NORM_BITS)
-    chosen = better if weight.name.endswith(("v_proj", "down_proj")) else base
+    chosen = value if weight.name.endswith("v_proj") else down if weight.name.endswith("down_proj") else base
     return replace(weight, bits=bits_of(chosen))

@@ -59,7 +59,7 @@ class Layer:
 class ModelShape:
     """A whole model.
 
-    It has 14 fields, two more than usual: it is a record of a file's contents, and keeps what was counted of it.
+    It has 14 fields, two more than usual, because it is a record of a file's contents; and what was counted of it.
     """
 
     name: str

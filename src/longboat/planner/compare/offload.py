@@ -14,8 +14,9 @@ from typing import Literal
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.machines.pools import Pool
-from longboat.planner.memory.budget import budget_of, overhead_of
+from longboat.planner.memory.budget import budget_of, overhead_of, window_bytes
 from longboat.planner.memory.split_shape import Load, Split
+from longboat.planner.memory.stage_weights import ram_bytes
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.engine import engine_traits
@@ -46,7 +47,7 @@ class Offloaded:
 
     way: Way
     layers: int  # of which something is in RAM
-    card_bytes: int
+    card_bytes: int  # buffers and the runtime included
     ram_bytes: int
     sequences: int  # requests at once
     itl_s: float
@@ -68,14 +69,16 @@ class _Maker:
         self.load: Load = demand.load("llama.cpp", demand.users)
         split = Split(stages=(len(self.shape.layers),))
         overhead = sum(overhead_of(pool.card, shape, split, self.load, last=True).values())
-        self.room = budget_of(pool.card, split, self.load).num_bytes - overhead
+        self.room = budget_of(pool.card, split, self.load).num_bytes
         self.weights = [layer.num_bytes for layer in self.shape.layers]
         self.experts = [sum(w.num_bytes for w in layer.weights if w.part == "experts") for layer in self.shape.layers]
         self.caches = [
             self.load.num_sequences * layer.cache.bytes_of(self.load.context_tokens, self.load.kv_bytes)
+            + window_bytes(layer.cache, self.load, pool.card)
             for layer in self.shape.layers
         ]
-        self.whole = shape.weight_bytes + sum(self.caches)
+        self.kept = ram_bytes(shape, split, pool.card, self.load)
+        self.whole = shape.weight_bytes + sum(self.caches) - self.kept + overhead
 
     def ways(self) -> Iterator[Offloaded]:
         """Yield each way that fits, with as little in RAM as can be; none of them where all fits the card."""
@@ -97,8 +100,7 @@ class _Maker:
             return sum(self.caches)
         if way == "experts":
             return sum(self.experts[:number])
-        ends = self.shape.weight_bytes - sum(self.weights)
-        return sum(self.weights[:number]) + sum(self.caches[:number]) + ends
+        return sum(self.weights[:number]) + sum(self.caches[:number])
 
     def _made(self, way: str, number: int, moved: int) -> Offloaded:
         traffic = self.demand.traffic(1.0)
@@ -114,7 +116,7 @@ class _Maker:
             way=way,  # type: ignore[arg-type]
             layers=number,
             card_bytes=self.whole - moved,
-            ram_bytes=moved,
+            ram_bytes=moved + self.kept,
             sequences=self.load.num_sequences,
             itl_s=itl_s,
             ttft_s=chunks * self._pass_s(way, number, part) + itl_s,
@@ -127,7 +129,7 @@ class _Maker:
         told = {
             "nothing": (f"--n-gpu-layers {count + 1}",),
             "experts": (f"--n-gpu-layers {count + 1}", f"--n-cpu-moe {number}"),
-            "layers": (f"--n-gpu-layers {count - number}",),
+            "layers": (f"--n-gpu-layers {count + 1 - number}",),  # the head counts as one
             "cache": (f"--n-gpu-layers {count + 1}", "--no-kv-offload"),
         }[way]
         return (*told, *sizes)
@@ -138,7 +140,7 @@ class _Maker:
             self._layer_s(way, index, step) if index < number else self._seconds(self.pool.machine, layer, step)
             for index, layer in enumerate(self.shape.layers)
         )
-        machine = self.ram.machine if way == "layers" else self.pool.machine
+        machine = self.pool.machine
         return total + self._sum(machine, head_work(self._alone(machine), self._stage(machine), step))
 
     def _layer_s(self, way: str, index: int, step: Pass) -> float:

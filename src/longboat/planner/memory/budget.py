@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import Layer, ModelShape
+from longboat.catalog.shape.weight import Weight
 from longboat.planner.memory.processor import is_wide, processor_overhead
 from longboat.planner.memory.split_shape import Card, Load, Split
 
@@ -23,6 +25,7 @@ __all__ = (
     "modest_load",
     "overhead_of",
     "padding_bytes",
+    "window_bytes",
 )
 
 MIB, GIB = 1024**2, 1024**3
@@ -42,6 +45,8 @@ MIN_ACTIVATION_BYTES = 70 * MIB
 # Libraries, allocator's rounding: 0.07 to 0.26 GiB "non-torch memory" in vLLM's logs of one card.
 RUNTIME_BYTES = 256 * MIB
 LLAMA_RUNTIME_BYTES = 255 * MIB
+# Hidden states that are alive at once in llama.cpp, and those of its copies on each accelerator of several.
+LLAMA_HIDDEN_STATES, LLAMA_COPIES, LLAMA_LAST_COPIES = 4, 14, 9
 CPU_RUNTIME_BYTES = 600 * MIB
 COMMUNICATOR_BYTES = {2: 342 * MIB}
 MANY_COMMUNICATOR_BYTES = 392 * MIB
@@ -84,7 +89,7 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
     if load.engine == "sglang":
         return _sglang_budget(card, usable, split, load)
-    share = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
+    share = int(card.memory_bytes * ratio) if ratio else reported_bytes(card)
     return Budget(num_bytes=min(share, usable), rule=f"all usable memory of {card.name}")
 
 
@@ -162,7 +167,7 @@ def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last
     if load.engine == "sglang":
         return {}
     if load.engine == "llama.cpp":
-        return _llama_overhead(card, shape, load, last=last)
+        return _llama_overhead(card, shape, split, load, last=last)
     parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": RUNTIME_BYTES}
     if split.num_ranks > 1:
         parts["communicators"] = _communicator_bytes(card, split)
@@ -258,17 +263,47 @@ def _captured_sizes(num_sequences: int) -> int:
     return sum(size <= most for size in sizes)
 
 
-def _llama_overhead(card: Card, shape: ModelShape, load: Load, *, last: bool) -> Mapping[str, int]:
-    """Return buffers of llama.cpp: activations of one ubatch in fp32, the attention mask, logits with the head."""
+def _llama_overhead(card: Card, shape: ModelShape, split: Split, load: Load, *, last: bool) -> Mapping[str, int]:
+    """Return buffers of llama.cpp: activations of one ubatch in fp32, the attention mask, logits of all requests.
+
+    Between several accelerators, it keeps four copies of the mask, and of hidden states in numbers that we took from
+    what it says of Llama-3.3-70B and Qwen3-32B.
+    """
     tokens = batched_tokens(load, card)
     kept = load.context_tokens * load.num_sequences
-    widths = [
-        sum(w.rows for w in layer.weights if w.shard in ("out", "kv_heads") and w.count == 1) for layer in shape.kinds
-    ]
+    width = LLAMA_HIDDEN_STATES * shape.hidden_size + max(
+        _llama_width(layer, shape.hidden_size) for layer in shape.kinds
+    )
+    copies = card.kind == "gpu" and split.num_ranks > 1
+    if copies:
+        width += (LLAMA_LAST_COPIES if last else LLAMA_COPIES) * shape.hidden_size
     parts = {
-        "activations": 4 * tokens * (2 * shape.hidden_size + max(widths, default=0)) + 2 * kept * tokens,
+        "activations": 4 * tokens * width + (4 if copies else 1) * 2 * kept * tokens,
         "runtime": LLAMA_RUNTIME_BYTES if card.kind == "gpu" else CPU_RUNTIME_BYTES // 4,
     }
     if last:
-        parts["logits"] = 4 * tokens * (shape.vocab_size + shape.hidden_size)
+        parts["logits"] = 4 * load.num_sequences * shape.vocab_size
     return parts
+
+
+def window_bytes(cache: Cache, load: Load, card: Card) -> int:
+    """Return what llama.cpp adds to a layer's cache with a window: room for the tokens of one ubatch."""
+    if load.engine != "llama.cpp" or cache.kind != "window":
+        return 0
+    return int(batched_tokens(load, card) * cache.entry_bytes(load.kv_bytes))
+
+
+def _llama_width(layer: Layer, hidden: int) -> int:
+    """Return numbers per token that the widest part of a layer has at once in llama.cpp.
+
+    The feed-forward part has three vectors of its inner width; for each expert that a token is routed to, and then
+    their results. Latent attention has queries and results of all heads in the latent space, and two of values.
+    """
+    inner = sum(w.rows * (layer.experts_per_token if w.part == "experts" else 1) for w in layer.weights if _is_up(w))
+    results = layer.experts_per_token * hidden if layer.num_experts else 0
+    latent = layer.num_heads * (2 * layer.cache.latent_dim + layer.value_dim) if layer.cache.kind == "latent" else 0
+    return max(3 * inner + results, latent)
+
+
+def _is_up(weight: Weight) -> bool:
+    return weight.name.endswith("up_proj") and weight.columns > 1

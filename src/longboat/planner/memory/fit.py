@@ -12,13 +12,20 @@ from itertools import groupby
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.adapter_room import adapter_bytes
-from longboat.planner.memory.budget import budget_of, engine_sequences, modest_load, overhead_of, padding_bytes
+from longboat.planner.memory.budget import (
+    budget_of,
+    engine_sequences,
+    modest_load,
+    overhead_of,
+    padding_bytes,
+    window_bytes,
+)
 from longboat.planner.memory.divide import Obstacle, find_obstacle
 from longboat.planner.memory.draft import draft_bytes, draft_obstacle, with_draft_caches
 from longboat.planner.memory.kv_room import StageCaches, max_context, stage_caches
 from longboat.planner.memory.processor import computed_load, computed_shape, is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split
-from longboat.planner.memory.stage_weights import stage_weights
+from longboat.planner.memory.stage_weights import ram_bytes, stage_weights
 
 __all__ = ("Fit", "RankBytes", "Shortage", "plan_fit")
 
@@ -184,7 +191,9 @@ def _runs_of(
     shape: ModelShape, cards: Sequence[Card], split: Split, load: Load, caches: Sequence[StageCaches]
 ) -> list[tuple[RankBytes, int]]:
     """Return the ranks; those of a stage that are on equal cards are counted once."""
-    weights = stage_weights(shape, split)
+    weights = list(stage_weights(shape, split))
+    if ram_bytes(shape, split, cards[0], load):
+        weights[0] = {part: size for part, size in weights[0].items() if part != "embedding"}
     one = [stage.bytes_of(load.context_tokens) for stage in caches]
     known: dict[tuple[Card, bool], Mapping[str, int]] = {}
     runs: list[tuple[RankBytes, int]] = []
@@ -196,6 +205,8 @@ def _runs_of(
         overhead = _with_copies(known[card, last], card, load, weights[stage])
         if padding := _padding(card, shape, split, load, weights[stage]):
             overhead = {**overhead, "padding": padding}
+        if windows := sum(times * window_bytes(cache, load, card) for cache, times, _ in caches[stage].kinds):
+            overhead = {**overhead, "windows": windows}
         overhead = _with_adapters(overhead, card, shape, split, load, stage)
         if last and (taken := draft_bytes(card, split, load)):
             overhead = {**overhead, "draft model": taken}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
-from longboat.planner.memory.split_shape import Split
+from longboat.planner.memory.split_shape import Card, Load, Split
 
-__all__ = ("end_weights", "stage_ranges", "stage_weights")
+__all__ = ("end_weights", "ram_bytes", "stage_ranges", "stage_weights")
 
 
 def stage_ranges(split: Split) -> tuple[range, ...]:
@@ -37,6 +37,16 @@ def end_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], Map
     """Return the bytes by part that a rank of the first and of the last stage hold beside their layers."""
     key = ("ends", split.cut, split.pipeline > 1)
     return shape.once(key, lambda: _count_ends(shape, split))
+
+
+def ram_bytes(shape: ModelShape, split: Split, card: Card, load: Load) -> int:
+    """Return the bytes of the embedding that llama.cpp keeps in the host's memory, not on an accelerator.
+
+    It does so where all layers are on accelerators too. A tied embedding is also the head, and on the card.
+    """
+    if load.engine != "llama.cpp" or card.kind != "gpu" or (shape.tied and split.pipeline == 1):
+        return 0
+    return end_weights(shape, split)[0].get("embedding", 0)
 
 
 def _layers_by_part(shape: ModelShape, layers: range, split: Split) -> Mapping[str, int]:

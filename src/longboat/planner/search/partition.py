@@ -10,11 +10,11 @@ from math import inf
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.memory.adapter_room import adapter_parts
-from longboat.planner.memory.budget import budget_of, modest_load, overhead_of
+from longboat.planner.memory.budget import budget_of, modest_load, overhead_of, window_bytes
 from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes
 from longboat.planner.memory.processor import is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
-from longboat.planner.memory.stage_weights import end_weights, stage_weights
+from longboat.planner.memory.stage_weights import end_weights, ram_bytes, stage_weights
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load as Traffic
@@ -150,6 +150,7 @@ class _Shelf:
             wide = is_wide(places[index].card, load)
             self.caps[index] -= sum(parts.values())
             self.caps[index] -= packed_bytes(stage_weights(shape, split)[index]) if wide else 0
+        self.caps[0] += ram_bytes(shape, split, places[0].card, load)
         self.caps[last] -= draft_bytes(places[last].card, split, load)
         self.draft_cache = 0.0 if load.cache_bytes else draft_cache_bytes(split, load) * load.context_tokens
         adapters, end_bytes = _adapter_parts(shape, split, places[0].card, load)
@@ -158,7 +159,9 @@ class _Shelf:
         self.head_s = times.head_s(places[last], tensor, split.expert, batch)
         kinds = {id(layer): layer for layer in shape.kinds}
         weight = {
-            key: layer.rank_bytes(tensor=tensor, expert=split.expert) + adapters.get(key, 0)
+            key: layer.rank_bytes(tensor=tensor, expert=split.expert)
+            + adapters.get(key, 0)
+            + window_bytes(layer.cache, load, places[0].card)
             for key, layer in kinds.items()
         }
         cache = {key: 0.0 if load.cache_bytes else _cache_bytes(layer, load, tensor) for key, layer in kinds.items()}
