@@ -15,6 +15,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,6 +35,7 @@ from longboat.engines.registry import adapter_for
 
 KEY = {"authorization": "Bearer a-secret"}
 READY_S = 300.0
+IDLE_S = 0.5  # after the last answer, until the scheduler has written
 
 
 @contextmanager
@@ -72,14 +74,19 @@ def measure_tree(python: Path) -> None:
 def spent_for(url: str, folder: Path, count: int, tokens: int, answer: int, seed: int) -> tuple[float, float]:
     """Send requests one after the other. Return the scheduler's own time for each, and that of sending (ms)."""
     chance = random.Random(seed)
-    before = json.loads((folder / "spent.json").read_text())
+    before = _written(folder)
     for _ in range(count):
         prompt = [chance.randrange(300, 500) for _ in range(tokens)]
         body = {"model": "tiny", "prompt": prompt, "max_tokens": answer, "temperature": 0, "ignore_eos": True}
         httpx.post(f"{url}/v1/completions", json=body, headers=KEY, timeout=120).raise_for_status()
-    after = json.loads((folder / "spent.json").read_text())
+    after = _written(folder)
     own, send = (1000.0 * (after[name] - before[name]) / count for name in ("own_s", "send_s"))
     return own, send
+
+
+def _written(folder: Path) -> dict[str, float]:
+    time.sleep(IDLE_S)
+    return dict(json.loads((folder / "spent.json").read_text()))
 
 
 def main() -> None:

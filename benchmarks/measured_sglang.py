@@ -50,7 +50,9 @@ def _written(on_idle: Any) -> Any:
         on_idle(scheduler)
         if written[0] != _spent["prefills"]:
             written[0] = int(_spent["prefills"])
-            Path(os.environ["LONGBOAT_BENCH_OUT"]).write_text(json.dumps(_spent))
+            path = Path(os.environ["LONGBOAT_BENCH_OUT"])
+            path.with_suffix(".new").write_text(json.dumps(_spent))
+            path.with_suffix(".new").replace(path)
 
     return call
 
