@@ -358,7 +358,7 @@ def processor(number: int, name: str) -> Node:
 def test_llama_cpp_fills_the_quicker_processor_first(split: str) -> None:
     """Its stages compute in turn: each layer on the slower processor costs every token time."""
     two = (processor(1, OLD), processor(2, NEW))
-    one = found(GGUF % split, two, memory_gib={"n1": 0.8, "n2": 0.7})
+    one = found(GGUF % split, two, memory_gib={"n1": 0.7, "n2": 0.6})
     check(one)
     layers = dict(zip(one.bound, one.decision.forecasts["q"].fit.split.stages, strict=True))
     assert layers[NEW] > 2 * layers[OLD]
@@ -386,3 +386,22 @@ def test_a_card_s_name_as_a_processor_is_refused() -> None:
     one = found(GGUF % "auto", (processor(1, "RTX4090"), processor(2, OLD)))
     (problem,) = one.decision.problems
     assert "names an accelerator, not a processor" in problem.what
+
+
+def test_a_slower_processor_beside_makes_no_plan_worse() -> None:
+    """The model fits on the quicker one, wherever that stands in the list of nodes."""
+    alone = found(GGUF % "auto", (processor(1, NEW),)).decision.forecasts["q"].tokens_per_s
+    for two in ((processor(1, OLD), processor(2, NEW)), (processor(1, NEW), processor(2, OLD))):
+        one = found(GGUF % "auto", two)
+        check(one)
+        assert one.decision.forecasts["q"].tokens_per_s == pytest.approx(alone)
+        assert one.spec.placement.labels == {PROCESSOR: NEW}
+
+
+def test_bound_stages_of_llama_cpp_get_their_layers() -> None:
+    """Without them, llama.cpp would divide all layers over the other nodes."""
+    text = GGUF % "{pipeline: 3}" + "\n"
+    bound = text.replace("context: 512", f"placement: {{stages: [{{{PROCESSOR}: {NEW}}}, {{}}, {{}}]}}, context: 512")
+    one = found(bound, (processor(1, NEW), processor(2, OLD), processor(3, OLD)))
+    assert one.plan is not None
+    assert one.plan.shapes["q"].layers == one.decision.forecasts["q"].fit.split.stages == (7, 7, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import logging
@@ -116,8 +117,10 @@ class Account:
             step(what)
         except Exception:
             _LOG.exception("Longboat: prefixes are not reported any more")
-            self.book.lose()
-            self.book = PREFIXES.book = None
+            book, self.book = self.book, None
+            PREFIXES.book = None
+            with contextlib.suppress(Exception):
+                book.lose()
 
     def _read(self) -> None:
         if self.book is not None:

@@ -56,10 +56,10 @@ class Sender:
 
     def send(self) -> None:
         """Send what is new. What cannot be sent ends the feed, and no request: an empty message says so."""
-        events = self._take()
-        if not events or self._has_ended:
-            return
         try:
+            events = self._take()
+            if not events or self._has_ended:
+                return
             self._socket.send(b"" if self._fails else self._encode(events), self._at_once)
             self._has_ended = self._fails
         except Exception:
@@ -96,17 +96,25 @@ def _following(create: Any) -> Any:
 
     @functools.wraps(create)
     def create_and_follow(name: str, params: Any, components: Any) -> Any:
-        if name != "rust" or not _may_follow(params):
-            return create(name, params, components)
-        core = create(name, replace(params, enable_kv_cache_events=True), components)
-        take = getattr(getattr(core, "_binding", None), "take_events", None)
-        if take is None:  # notes that are never taken would fill the memory
-            return create(name, params, components)
-        _SENDERS.append(Sender(take, endpoint()))
-        return core
+        try:
+            core = _followed(create, params, components) if name == "rust" and _may_follow(params) else None
+        except Exception:  # the engine starts without a feed
+            _LOG.exception("Longboat: prefixes are not reported")
+            core = None
+        return create(name, params, components) if core is None else core
 
     setattr(create_and_follow, _MARK, True)
     return create_and_follow
+
+
+def _followed(create: Any, params: Any, components: Any) -> Any:
+    """Return a tree whose notes are sent; None where they cannot be taken, as they would fill the memory."""
+    core = create("rust", replace(params, enable_kv_cache_events=True), components)
+    take = getattr(getattr(core, "_binding", None), "take_events", None)
+    if take is None:
+        return None
+    _SENDERS.append(Sender(take, endpoint()))
+    return core
 
 
 def _may_follow(params: Any) -> bool:

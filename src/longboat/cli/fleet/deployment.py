@@ -150,12 +150,15 @@ def put_fleet(
     def attempt() -> dict[str, str] | None:
         with WRITING, interrupt_deferred():  # Serve carries out the document even if interrupted: undo after it
             told = with_started(values_since(controller_values(session.apps.all()), ended), started)
+            deployed = session.apps.deployed_models()
+            if base is None and not wanted.end_started:
+                check_started(told, wanted.fleet)  # an operator may have started one while this fleet was planned
             if base is not None and told.get("text") not in (base, wanted.text):
                 raise ClusterError("another command changed this fleet meanwhile", hint="try it again")
             document = _document(session, wanted, policy, shapes, kept)
             if base is not None:
-                document = document_as_deployed(document, kept)
-            document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
+                document = document_as_deployed(document, {name: deployed.get(name, app) for name, app in kept.items()})
+            document = with_rollouts(document, told, deployed, session.rest.url)
             session.rest.put(document)
             return digests_in(document) if not told or is_in_force(document, session.apps.all()) else None
 
@@ -172,7 +175,7 @@ def _document(
 ) -> dict[str, Any]:
     return serve_document(
         wanted.fleet,
-        [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models],
+        [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models if model.max_replicas],
         wanted.text,
         policy=policy,
         planned=wanted.planned,

@@ -6,8 +6,15 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from longboat.cluster.counts.preferred_nodes import NodeFacts, Preference, preference, without_replicas
-from longboat.cluster.fleet.deployed import bundles_in_force, num_placed
+from longboat.cluster.counts.preferred_nodes import (
+    NodeFacts,
+    Preference,
+    all_are_placed,
+    preference,
+    without_replicas,
+)
+from longboat.cluster.fleet.deployed import bundles_in_force, controller_values, num_placed
+from longboat.cluster.members.drains import read_drains
 from longboat.core.plan import GangShape
 from longboat.planner.fleet.place import bundles
 from longboat.spec.types.fleet import ModelSpec
@@ -27,7 +34,10 @@ def first_places(session: Session, applied: Applied, deployed: Collection[str]) 
     if plan is None or not any(plan.weights.values()) or not new:
         return {}
     report, nodes = session.try_report(), session.nodes()
-    taken = bundles_in_force(session.apps.all())
+    apps = session.apps.all()
+    taken, drained = bundles_in_force(apps), read_drains(controller_values(apps)).nodes
+    if report is not None and not all_are_placed(report.replicas):
+        return {}
     left = without_replicas(nodes, report.replicas if report is not None else (), taken)
     facts = [
         NodeFacts(
@@ -38,6 +48,7 @@ def first_places(session: Session, applied: Applied, deployed: Collection[str]) 
             weights=plan.weights.get(node.node_id, frozenset()),
         )
         for node in nodes
+        if node.node_id not in drained
     ]
     found = {m.name: preference(_arguments(m, applied.shapes[m.name]), facts, m.num_replicas) for m in new}
     return without_each_other({name: wanted for name, wanted in found.items() if wanted.reason})
@@ -63,10 +74,11 @@ def steered(session: Session, wanted: Mapping[str, Preference], shapes: Mapping[
     from longboat.cluster.ray.held_room import HeldRoom
 
     goals = {name: one.num_gangs for name, one in wanted.items() if one.held}
-    rooms = [HeldRoom(wanted[name].held, bundles(shapes[name])[0]) for name in goals]
+    rooms: list[HeldRoom] = []
     try:
+        rooms.extend(HeldRoom(wanted[name].held, bundles(shapes[name])[0]) for name in goals)
         yield
-        for room in rooms:
+        for room in rooms[:1]:  # the others are released with it
             room.release_when(lambda: _are_placed(session, goals))
     finally:
         for room in rooms:

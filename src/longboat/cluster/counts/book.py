@@ -95,10 +95,12 @@ class CountBook:
 
     def placed(self, model: str, reason: str) -> None:
         """Note why the newest replicas of a model go to some nodes; empty: they go anywhere."""
+        if model not in self._counts:  # it left the fleet meanwhile
+            return
         self._places[model] = reason
         self._counts[model] = replace(self._counts[model], placement=reason)
-        if self._decisions and self._decisions[-1]["model"] == model:
-            self._decisions[-1]["placement"] = reason
+        if newest := next((one for one in reversed(self._decisions) if one["model"] == model), None):
+            newest["placement"] = reason
 
     def lacks(self, model: str, replicas: int, problem: str) -> None:
         """Note that some wanted replicas of a model find no room, and why."""

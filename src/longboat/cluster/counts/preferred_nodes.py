@@ -11,7 +11,7 @@ from longboat.core.states import Phase, ReplicaState
 from longboat.core.topology import Node
 from longboat.spec.types.source import is_fetched
 
-__all__ = ("MAX_HELD_NODES", "NodeFacts", "Preference", "preference", "without_replicas")
+__all__ = ("MAX_HELD_NODES", "NodeFacts", "Preference", "all_are_placed", "preference", "without_replicas")
 
 MAX_HELD_NODES = 64
 """Where more nodes would have to be kept free, replicas go anywhere."""
@@ -70,6 +70,11 @@ def preference(args: Mapping[str, Any], nodes: Sequence[NodeFacts], num_replicas
         preferred=tuple(node.node_id for node in best),
         reason=reason + more,
     )
+
+
+def all_are_placed(states: Iterable[ReplicaState]) -> bool:
+    """Return whether it is known of each replica on which nodes it is: one that fetches has no ranks yet."""
+    return all(state.ranks or state.phase in OVER for state in states)
 
 
 def without_replicas(

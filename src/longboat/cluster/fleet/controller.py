@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from longboat.cluster.counts.preferred_nodes import NodeFacts, without_replicas
+from longboat.cluster.counts.preferred_nodes import NodeFacts, all_are_placed, without_replicas
 from longboat.cluster.fleet.adapters import wanted_adapters
 from longboat.cluster.fleet.change_turns import ChangeTurns
 from longboat.cluster.fleet.count_loop import CountLoop
@@ -187,7 +187,11 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             await asyncio.sleep(ORDER_EVERY_S)
 
     def _node_facts(self, bundles: Mapping[str, list[dict[str, float]]]) -> tuple[NodeFacts, ...]:
-        left = without_replicas(self._alive, self._fleet.states(), bundles)
+        """Return the nodes that replicas can go to; none while it is not known where each replica is."""
+        states = self._fleet.states()
+        if not all_are_placed(states):
+            return ()
+        left = without_replicas(self._alive, states, bundles)
         reports = self._orders.reports
         return tuple(
             NodeFacts(
@@ -199,6 +203,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
                 zygotes=report.zygotes if report is not None else (),
             )
             for node in self._alive
+            if not self._fleet.is_drained(node.node_id)
             for report in (reports.get(node.node_id),)
         )
 

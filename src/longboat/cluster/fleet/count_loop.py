@@ -136,8 +136,9 @@ class CountLoop:
 
     async def _apply(self, rest: ServeRest, change: Change) -> None:
         log.warning("%s: %d replicas: %s", change.model, change.replicas, change.why)
-        place = await self._placing.steer(change.model, self.keeper.more_in(change), lambda: _apps_of(rest))
-        self.keeper.book.placed(change.model, place)
+        if (more := self.keeper.more_in(change)) > 0:
+            place = await self._placing.steer(change.model, more, lambda: _apps_of(rest))
+            self.keeper.book.placed(change.model, place)
         try:
             await asyncio.to_thread(rest.scale, change.model, change.replicas)
         except ClusterError as error:  # other models' changes do not wait for this one

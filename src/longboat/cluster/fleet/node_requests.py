@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from longboat.telemetry import logger
 __all__ = ("AskForNodes", "NodeRequests", "needed_bundles")
 
 log = logger("nodes")
+
+REPEAT_S = 60.0
+"""A request is repeated this often: a head that starts again has forgotten it."""
 
 Bundles = list[Mapping[str, float]]
 Labels = list[Mapping[str, str]]
@@ -41,13 +45,16 @@ class NodeRequests:
     def __init__(self, ask: AskForNodes) -> None:
         self._ask = ask
         self._asked: tuple[Bundles, Labels] | None = None  # None: not known; an earlier controller may have asked
+        self._asked_s = 0.0
         self.is_heard = False  # whether an autoscaler took the newest request for more
 
     async def follow(self, wanted: Mapping[str, int], arguments: Mapping[str, Mapping[str, Any]]) -> None:
         """Ask for what is wanted where that changed. wanted: as in ``needed_bundles``; empty: all replicas have room"""
         needed = needed_bundles(wanted, arguments)
-        if needed == self._asked and (self.is_heard or not needed[0]):
+        is_due = bool(needed[0]) and time.monotonic() - self._asked_s >= REPEAT_S
+        if needed == self._asked and (self.is_heard or not needed[0]) and not is_due:
             return
+        self._asked, self._asked_s = None, time.monotonic()  # a request that is cut off may have been heard
         self.is_heard = await asyncio.to_thread(self._ask, *needed) and bool(needed[0])
         self._asked = needed
         if self.is_heard:

@@ -54,9 +54,10 @@ class Placing:
         """Hold the room of the nodes that are worse for this many more replicas, and return why; empty: none is.
 
         read: returns what Serve has then. The room is let go when the replicas are placed, or after some seconds.
+        Until then no other model is steered: two could hold each other's nodes.
         """
         args = arguments_in_force(self._apps).get(model)
-        if args is None or more <= 0:
+        if args is None or more <= 0 or self._releases:
             return ""
         wanted = preference(args, self._node_facts(bundles_in_force(self._apps)), more)
         if wanted.num_gangs:

@@ -31,13 +31,14 @@ class HeldRoom:
 
     def __init__(self, held: Mapping[str, int], bundle: Mapping[str, float]) -> None:
         """held: node → number of such bundles. Blocks for a moment."""
-        self._groups = [_group(node, part, bundle) for node, shares in held.items() for part in _parts(shares)]
-        end_s = time.monotonic() + HOLD_S
-        while (late := _not_created(self._groups)) and time.monotonic() < end_s:
-            time.sleep(CREATED_EVERY_S)
-        for group in late:  # an autoscaler would start nodes for what waits
-            _remove(group)
-        self._groups = [group for group in self._groups if group not in late]
+        self._groups: list[PlacementGroup] = []
+        try:
+            for node, part in ((node, part) for node, shares in held.items() for part in _parts(shares)):
+                self._groups.append(_group(node, part, bundle))
+            self._drop(_late(self._groups))  # an autoscaler would start nodes for what waits
+        except BaseException:
+            self.release()
+            raise
 
     def release_when(self, is_placed: Callable[[], bool]) -> None:
         """Release the room when the replicas are placed, at the latest after some seconds. Blocks, and never raises."""
@@ -51,7 +52,10 @@ class HeldRoom:
 
     def release(self) -> None:
         """Let the room go."""
-        groups, self._groups = self._groups, []
+        self._drop(self._groups)
+
+    def _drop(self, groups: list[PlacementGroup]) -> None:
+        self._groups = [group for group in self._groups if group not in groups]
         for group in groups:
             _remove(group)
 
@@ -61,9 +65,16 @@ def _group(node: str, part: int, bundle: Mapping[str, float]) -> PlacementGroup:
     return placement_group([amounts], strategy="STRICT_PACK", bundle_label_selector=[{NODE_LABEL: node}])
 
 
-def _not_created(groups: list[PlacementGroup]) -> list[PlacementGroup]:
-    states = placement_group_table()
-    return [group for group in groups if states.get(group.id.hex(), {}).get("state") != "CREATED"]
+def _late(groups: list[PlacementGroup]) -> list[PlacementGroup]:
+    """Return the groups that have no room when the time is over. Blocks for a moment."""
+    end_s, late = time.monotonic() + HOLD_S, groups
+    while (late := [group for group in late if not _is_created(group)]) and time.monotonic() < end_s:
+        time.sleep(CREATED_EVERY_S)
+    return late
+
+
+def _is_created(group: PlacementGroup) -> bool:
+    return bool(placement_group_table(group).get("state") == "CREATED")
 
 
 def _parts(shares: int) -> Iterator[int]:

@@ -58,11 +58,12 @@ def node_pools(context: PlacementContext) -> list[NodePools]:
 
 
 def _ways(context: PlacementContext, nodes: Sequence[Node], sorts: Sequence[_Sort], count: int) -> Iterator[NodePools]:
-    """Yield each sort alone where labels distinguish them; all nodes together where they do not, or are processors."""
+    """Yield each sort alone where labels distinguish their hardware; all nodes together where they do not."""
     labelled = [(sort.nodes, sort.labels) for sort in sorts if sort.labels is not None]
     is_told = len(labelled) == len(sorts) > 0
     by_id = any(NODE_ID in labels for _, labels in labelled)
-    apart = bool(context.rank.num_gpus) and is_told and not by_id
+    by_hardware = bool(context.rank.num_gpus) or any(PROCESSOR_LABEL in labels for _, labels in labelled)
+    apart = by_hardware and is_told and not by_id
     if not apart:
         pool = _pool(context, nodes, 0, count)
         yield NodePools(pools=(pool,), labels=({},))

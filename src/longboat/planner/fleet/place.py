@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import Problem
@@ -22,6 +22,7 @@ from longboat.planner.fleet.resources import (
     sum_of,
 )
 from longboat.planner.fleet.split import check_split
+from longboat.planner.memory.split_shape import even_stages
 
 __all__ = ("NoShape", "bundles", "has_node_each", "shape_gang", "strategy")
 
@@ -114,7 +115,7 @@ def shape_gang(
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))
     if model.placement.stages:
-        found = shape_by_stage(model, gang.rank, nodes)
+        found = shape_by_stage(replace(model, layers=gang.layers), gang.rank, nodes)
         return NoShape(problems=(found,)) if isinstance(found, Problem) else found
     if model.placement.nodes is not None:
         return _asked(gang, model.placement.nodes)
@@ -127,12 +128,11 @@ def has_node_each(engine: str) -> bool:
 
 
 def _even_layers(model: WantedModel, facts: ModelConfig | None) -> tuple[int, ...]:
-    """Return the layers of each stage for an engine that does not divide them; the first ones have one more."""
+    """Return the layers of each stage for an engine that does not divide them: as many as were planned for."""
     stages = model.degrees[1]
     if model.engine not in _TOLD_LAYERS or stages == 1 or facts is None or facts.num_layers is None:
         return ()
-    each, more = divmod(facts.num_layers, stages)
-    return tuple(each + (stage < more) for stage in range(stages))
+    return even_stages(facts.num_layers, stages)
 
 
 def _best(gang: _Gang) -> GangShape | NoShape:

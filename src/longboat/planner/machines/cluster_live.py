@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from longboat.catalog.entries import Accelerator
 from longboat.catalog.library import Library
-from longboat.core.errors import ClusterError
+from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.topology import Node
 from longboat.planner.machines.cluster import Cards, Cluster, merged
 from longboat.planner.machines.cluster_text import Settings, parse_cards, setting_of
 from longboat.planner.memory.processor_part import USUAL_PROCESSOR, USUAL_PROCESSOR_CPUS
 
-__all__ = ("ACCELERATOR_LABELS", "PROCESSOR_LABEL", "cluster_of_nodes")
+__all__ = ("ACCELERATOR_LABELS", "PROCESSOR_LABEL", "check_processor", "cluster_of_nodes")
 
 # Labels in which Ray, or the user who starts a node, names its accelerator.
 ACCELERATOR_LABELS = ("longboat.accelerator", "ray.io/accelerator-type", "accelerator-type")
@@ -38,6 +39,7 @@ def cluster_of_nodes(nodes: Iterable[Node], library: Library, *, network: str = 
 def _cards(node: Node, library: Library) -> Cards:
     if name := node.labels.get(PROCESSOR_LABEL, "") if not node.num_gpus else "":
         entry = library.accelerators.find(name)
+        check_processor(entry, node)
         return Cards(entry=entry, count=1, memory_bytes=node.memory_bytes or entry.memory_bytes)
     if not node.num_gpus:
         entry = library.accelerators.find(USUAL_PROCESSOR)
@@ -53,3 +55,13 @@ def _cards(node: Node, library: Library) -> Cards:
         )
     (cards,) = parse_cards(name, library)
     return replace(cards, count=int(node.num_gpus))
+
+
+def check_processor(entry: Accelerator, node: Node) -> None:
+    """Raise UserInputError where the label that is to name a node's processor names an accelerator."""
+    if entry.kind != "cpu":
+        where, name = node.hostname or node.address, node.labels[PROCESSOR_LABEL]
+        raise UserInputError(
+            f"the label {PROCESSOR_LABEL}={name} of {where} names an accelerator, not a processor",
+            hint="longboat plan list cards names the processors",
+        )

@@ -41,8 +41,10 @@ def planned_engine(forecast: Forecast, calibration: Calibration) -> tuple[StepTi
 
 def speed_of(time: StepTime, limits: EngineLimits) -> ReplicaSpeed:
     """Return the speed of such a replica in the scaler's words."""
+    terms = asdict(time)
+    del terms["wake_s"]  # a replica that counts does not rest
     return ReplicaSpeed(
-        **asdict(time),  # its terms have the same names
+        **terms,  # they have the same names
         max_sequences=limits.max_num_seqs,
         kv_tokens=limits.kv_blocks * limits.block_tokens,
         step_tokens=limits.max_num_batched_tokens,
