@@ -202,6 +202,23 @@ def test_up_from_a_file_that_lacks_the_model_is_refused_with_what_to_write(clust
     assert cluster.values() == before
 
 
+def test_model_that_was_started_while_an_up_planned_is_not_ended_by_it(cluster: Running) -> None:
+    planned = Applied(fleet=FLEET, text=dump_fleet(FLEET))
+    start(cluster)
+    before = cluster.values()
+    with pytest.raises(UserInputError, match="the file lacks b, which was started"):
+        put_fleet(cluster, planned, policy_of(FLEET.gateway), {"a": SHAPE}, {})
+    assert cluster.values() == before
+
+
+def test_started_model_ends_in_a_fleet_with_a_model_that_has_no_replicas(cluster: Running) -> None:
+    none = {**ENTRY, "name": "none", "replicas": 0}
+    up(cluster, FILE.replace("gateway:", f"  - {json.dumps(none)}\ngateway:"))
+    start(cluster)
+    end_started(cluster, "b")
+    assert running_fleet(cluster.values()).names == ("a", "none")
+
+
 def test_up_from_a_file_that_has_the_model_takes_it_over(cluster: Running) -> None:
     start(cluster)
     app = cluster.apps.deployed_models()["b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from longboat.cluster.counts.preferred_nodes import (
     MAX_HELD_NODES,
     NodeFacts,
     Preference,
+    all_are_placed,
     preference,
     without_replicas,
 )
@@ -106,6 +108,13 @@ def test_what_replicas_take_is_not_left() -> None:
     assert left == {"n": {"CPU": 4.0, "GPU": 2.0, "memory": 0.0}}
 
 
+def test_a_replica_without_ranks_takes_room_that_is_not_known() -> None:
+    fetches = ReplicaState(model="m", replica="r", generation=1, phase=Phase.FETCHING)
+    assert not all_are_placed([fetches])
+    assert all_are_placed([replace(fetches, phase=Phase.FAILED)])
+    assert all_are_placed([replace(fetches, ranks=(RankState(node_rank=0, node_id="n", address=""),))])
+
+
 def test_models_that_start_together_hold_nothing_of_nodes_that_another_prefers() -> None:
     one = Preference(num_gangs=1, held={"b": 1, "c": 1}, preferred=("a",), reason="a has its weights")
     two = Preference(num_gangs=1, held={"a": 1, "c": 1}, preferred=("b",), reason="b has its weights")
@@ -165,3 +174,19 @@ async def test_replicas_go_anywhere_where_no_room_can_be_held() -> None:
     rooms.fails = True
     assert await steered(rooms, 1) == ""
     assert await steered(Rooms(), -1) == ""
+
+
+async def test_no_other_model_is_steered_while_room_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models could hold each other's nodes, and neither would find a place."""
+    placed, rooms = threading.Event(), Rooms()
+    placing = Placing(lambda _: (node("a"), node("b", 4.0, SOURCE)), rooms.hold, lambda *_: False)
+    placing.take(serve())
+    monkeypatch.setattr(rooms, "release_when", lambda _: placed.wait(30))
+    assert await placing.steer("m", 1, serve) == "b has its weights"
+    assert await placing.steer("m", 1, serve) == ""
+    placed.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*placing._releases)
+    assert rooms.held == [{"id-a": 2}]
+    assert await placing.steer("m", 1, serve) == "b has its weights"
+    await asyncio.gather(*placing._releases)
