@@ -405,3 +405,11 @@ def test_bound_stages_of_llama_cpp_get_their_layers() -> None:
     one = found(bound, (processor(1, NEW), processor(2, OLD), processor(3, OLD)))
     assert one.plan is not None
     assert one.plan.shapes["q"].layers == one.decision.forecasts["q"].fit.split.stages == (7, 7, 6)
+
+
+def test_stages_of_llama_cpp_that_are_bound_to_the_same_label_get_a_node_each() -> None:
+    text = GGUF % f"{{pipeline: 2}}, placement: {{stages: [{{{PROCESSOR}: {NEW}}}, {{{PROCESSOR}: {NEW}}}]}}"
+    one = found(text, (processor(1, NEW), processor(2, NEW)))
+    assert len(set(one.placed[0])) == 2
+    alone = found(text, (processor(1, NEW),))
+    assert alone.decision.problems or alone.plan is None or alone.plan.problems

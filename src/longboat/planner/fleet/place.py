@@ -115,7 +115,9 @@ def shape_gang(
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))
     if model.placement.stages:
-        found = shape_by_stage(replace(model, layers=gang.layers), gang.rank, nodes)
+        spread = len(model.placement.stages) if gang.node_each else None
+        placement = replace(model.placement, nodes=model.placement.nodes or spread)
+        found = shape_by_stage(replace(model, layers=gang.layers, placement=placement), gang.rank, nodes)
         return NoShape(problems=(found,)) if isinstance(found, Problem) else found
     if model.placement.nodes is not None:
         return _asked(gang, model.placement.nodes)

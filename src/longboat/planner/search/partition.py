@@ -10,7 +10,7 @@ from math import inf
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.memory.adapter_room import adapter_parts
-from longboat.planner.memory.budget import budget_of, modest_load, overhead_of, window_bytes
+from longboat.planner.memory.budget import budget_of, modest_load, overhead_of, padding_bytes, window_bytes
 from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes
 from longboat.planner.memory.processor import is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
@@ -162,6 +162,7 @@ class _Shelf:
             key: layer.rank_bytes(tensor=tensor, expert=split.expert)
             + adapters.get(key, 0)
             + window_bytes(layer.cache, load, places[0].card)
+            + _padding(layer, shape, split, load, places[0].card)
             for key, layer in kinds.items()
         }
         cache = {key: 0.0 if load.cache_bytes else _cache_bytes(layer, load, tensor) for key, layer in kinds.items()}
@@ -264,6 +265,14 @@ class _Shelf:
             found = self.filled(float("inf"), middle)
             low, high, best = (middle, high, found) if found else (low, middle, best)
         return best
+
+
+def _padding(layer: Layer, shape: ModelShape, split: Split, load: Load, card: Card) -> int:
+    """Return what vLLM's kernels add to a layer's experts on accelerators."""
+    if load.engine != "vllm" or card.kind != "gpu":
+        return 0
+    experts = (one for one in layer.weights if one.part == "experts")
+    return padding_bytes(shape, split, sum(one.rank_bytes(tensor=split.cut, expert=split.expert) for one in experts))
 
 
 def _sums(values: Iterable[float]) -> list[float]:
