@@ -278,9 +278,14 @@ def _chosen(fleet: FleetLab, number: int) -> dict[str, Any]:
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         request_id = answer.headers["x-request-id"]
-    with urllib.request.urlopen(f"{url}/admin/v1/requests/{request_id}", timeout=10) as answer:
-        choice: dict[str, Any] = json.load(answer)["routing"]["choice"]
-    return choice
+        answer.read()
+    end_s = time.monotonic() + 30
+    while True:  # the engine's feed says what was cached, after the answer
+        with urllib.request.urlopen(f"{url}/admin/v1/requests/{request_id}", timeout=10) as answer:
+            choice: dict[str, Any] = json.load(answer)["routing"]["choice"]
+        if choice["happened"]["cached_tokens"] is not None or time.monotonic() > end_s:
+            return choice
+        time.sleep(0.05)
 
 
 def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoHosts) -> None:
