@@ -20,7 +20,7 @@ from typing import IO, Any
 from longboat.cluster.host.record import load_record
 from netlab.lab import Host, Lab
 
-__all__ = ("COMMAND", "FleetLab", "free_port", "wait_until")
+__all__ = ("COMMAND", "FleetLab", "fleet_at", "free_port", "limit_memory", "wait_until")
 
 COMMAND = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 DEADLINE_S = 120.0
@@ -184,3 +184,8 @@ def fleet_at(lab: Lab, host: Host) -> FleetLab:
         way_in=tuple(host._inside().way_in()),
         local_port=lab.forward(host, GATEWAY_PORT, "127.0.0.1"),
     )
+
+
+def limit_memory(host: Host, mib: int) -> None:
+    """Have the host read a limit of its control group. Only what it tells of itself changes."""
+    host._inside().run(f"mount -t tmpfs tmpfs /sys/fs/cgroup; echo {mib * 1024**2} >/sys/fs/cgroup/memory.max")

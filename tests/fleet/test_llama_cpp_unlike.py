@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import COMMAND, FleetLab, fleet_at
+from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, limit_memory
 from fleet.llama_cpp import why_no_llama_cpp
 from netlab.lab import Host, Lab, why_unavailable
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(900)]
 
-MIB = 1024**2
 PROCESSORS = {"quick": "Desktop-2ch-DDR5-5600", "slow": "Desktop-2ch-DDR3-1600"}
 # Neither holds the whole model.
 MEMORY_MIB = {"quick": 340, "slow": 700}
@@ -50,11 +49,6 @@ class Unlike:
         answers = [self.fleet.ask("m", prompt, 24, timeout_s=120) for prompt in PROMPTS]
         assert [status for status, _ in answers] == [200] * len(PROMPTS), answers
         return [choice["text"] for _, choice in answers]
-
-    def limit_memory(self, name: str, mib: int) -> None:
-        """Have a host read a limit of its control group. Only what it tells of itself changes."""
-        host = self.hosts[name]
-        host._inside().run(f"mount -t tmpfs tmpfs /sys/fs/cgroup; echo {mib * MIB} >/sys/fs/cgroup/memory.max")
 
     def ranks(self) -> list[dict[str, Any]]:
         """Of the only replica, in the order of their stages."""
@@ -95,11 +89,11 @@ def layers_in(printed: str) -> dict[str, int]:
 
 def test_layers_are_divided_by_memory_and_speed_and_answers_stay_equal(unlike: Unlike) -> None:
     """The quick host gets as many as it holds, though the slow one has twice its memory: they compute in turn."""
-    unlike.limit_memory("quick", 4096)
+    limit_memory(unlike.hosts["quick"], 4096)
     unlike.up("    context: 512\n    placement: {labels: {host: quick}}\n")
     alone = unlike.texts()
     for name, mib in MEMORY_MIB.items():
-        unlike.limit_memory(name, mib)
+        limit_memory(unlike.hosts[name], mib)
     printed = " ".join(unlike.up("    context: 512\n    split: auto\n").split())
     layers = layers_in(printed)
     assert sum(layers.values()) == NUM_LAYERS
@@ -115,8 +109,8 @@ def test_layers_are_divided_by_memory_and_speed_and_answers_stay_equal(unlike: U
 
 def test_memory_decides_how_many_layers_the_quick_host_gets(unlike: Unlike) -> None:
     """Only the number of stages is left to the planner. The quick host computes the output too, as the last stage."""
-    unlike.limit_memory("quick", 250)
-    unlike.limit_memory("slow", 700)
+    limit_memory(unlike.hosts["quick"], 250)
+    limit_memory(unlike.hosts["slow"], 700)
     printed = " ".join(unlike.up("    context: 256\n    split: {pipeline: auto}\n").split())
     layers = layers_in(printed)
     assert sum(layers.values()) == NUM_LAYERS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
+from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, limit_memory, wait_until
 from netlab.lab import Host, Lab, why_unavailable
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(900)]
@@ -61,11 +61,6 @@ class Mixed:
 
     def pair(self) -> dict[str, Any]:
         return dict(self.fleet.status()["pairs"]["m"])
-
-
-def limit_memory(host: Host, mib: int) -> None:
-    """Have the host read a limit of its control group. Only what it tells of itself changes."""
-    host._inside().run(f"mount -t tmpfs tmpfs /sys/fs/cgroup; echo {mib * MIB} >/sys/fs/cgroup/memory.max")
 
 
 @pytest.fixture(scope="module")

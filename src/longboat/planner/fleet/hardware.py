@@ -11,7 +11,7 @@ from longboat.core.errors import UserInputError
 from longboat.core.plan import RankResources
 from longboat.core.topology import Node
 from longboat.planner.machines.cluster import Cards
-from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS, PROCESSOR_LABEL, check_processor
+from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS, named_processor
 from longboat.planner.machines.cluster_text import Settings, bus_of, parse_cards, setting_of
 from longboat.planner.memory.processor_part import processor_part
 from longboat.planner.memory.split_shape import Card, card_of
@@ -115,11 +115,7 @@ def _on_processors(
 
 def _part_of(node: Node, rank: RankResources, library: Library) -> Accelerator:
     """Return the part that a rank gets of the node's processor. Raises UserInputError where its label names none."""
-    name = node.labels.get(PROCESSOR_LABEL, "")
-    entry = processor_part(library, rank.num_cpus, name=name, all_cpus=node.num_cpus)
-    if name:
-        check_processor(entry, node)
-    return entry
+    return processor_part(library, rank.num_cpus, of=named_processor(node, library), all_cpus=node.num_cpus)
 
 
 def _on_accelerators(nodes: Sequence[Node], library: Library, accelerators: Mapping[str, str]) -> ReplicaHardware:

@@ -135,10 +135,10 @@ def _by_card(nodes: Sequence[Node], context: PlacementContext) -> list[list[Node
 
 def _by_processor(nodes: Sequence[Node], context: PlacementContext) -> list[list[Node]]:
     """Return the nodes by their processors, as far as labels name them, and by their memory."""
-    groups: dict[str, list[Node]] = {}
+    groups: dict[tuple[str, float], list[Node]] = {}
     for node in nodes:
         name = node.labels.get(PROCESSOR_LABEL, "")
-        groups.setdefault(f"{name} {node.num_cpus:g}" if name else "", []).append(node)
+        groups.setdefault((name, node.num_cpus if name else 0.0), []).append(node)
     return [part for group in groups.values() for part in _by_memory(group, context)]
 
 

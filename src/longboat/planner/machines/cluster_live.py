@@ -13,7 +13,7 @@ from longboat.planner.machines.cluster import Cards, Cluster, merged
 from longboat.planner.machines.cluster_text import Settings, parse_cards, setting_of
 from longboat.planner.memory.processor_part import USUAL_PROCESSOR, USUAL_PROCESSOR_CPUS
 
-__all__ = ("ACCELERATOR_LABELS", "PROCESSOR_LABEL", "check_processor", "cluster_of_nodes")
+__all__ = ("ACCELERATOR_LABELS", "PROCESSOR_LABEL", "cluster_of_nodes", "named_processor")
 
 # Labels in which Ray, or the user who starts a node, names its accelerator.
 ACCELERATOR_LABELS = ("longboat.accelerator", "ray.io/accelerator-type", "accelerator-type")
@@ -37,9 +37,7 @@ def cluster_of_nodes(nodes: Iterable[Node], library: Library, *, network: str = 
 
 
 def _cards(node: Node, library: Library) -> Cards:
-    if name := node.labels.get(PROCESSOR_LABEL, "") if not node.num_gpus else "":
-        entry = library.accelerators.find(name)
-        check_processor(entry, node)
+    if not node.num_gpus and (entry := named_processor(node, library)) is not None:
         return Cards(entry=entry, count=1, memory_bytes=node.memory_bytes or entry.memory_bytes)
     if not node.num_gpus:
         entry = library.accelerators.find(USUAL_PROCESSOR)
@@ -57,11 +55,18 @@ def _cards(node: Node, library: Library) -> Cards:
     return replace(cards, count=int(node.num_gpus))
 
 
-def check_processor(entry: Accelerator, node: Node) -> None:
-    """Raise UserInputError where the label that is to name a node's processor names an accelerator."""
+def named_processor(node: Node, library: Library) -> Accelerator | None:
+    """Return the processor that the node's label names; None where it has none.
+
+    Raises UserInputError where the catalog lacks it, or it is an accelerator.
+    """
+    if not (name := node.labels.get(PROCESSOR_LABEL, "")):
+        return None
+    entry = library.accelerators.find(name)
     if entry.kind != "cpu":
-        where, name = node.hostname or node.address, node.labels[PROCESSOR_LABEL]
+        where = node.hostname or node.address
         raise UserInputError(
             f"the label {PROCESSOR_LABEL}={name} of {where} names an accelerator, not a processor",
             hint="longboat plan list cards names the processors",
         )
+    return entry

@@ -16,15 +16,16 @@ USUAL_PROCESSOR_CPUS = 16
 PART = re.compile(r"(\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))? CPUs? of (.+)")
 
 
-def processor_part(library: Library, num_cpus: float, *, name: str = "", all_cpus: float = 0.0) -> Accelerator:
+def processor_part(
+    library: Library, num_cpus: float, *, of: Accelerator | None = None, all_cpus: float = 0.0
+) -> Accelerator:
     """Return ``2 CPUs of Desktop 2ch DDR5-5600``: their part of its operations and of its memory's speed.
 
-    name: the node's processor, of the catalog; empty: not known: a common one is assumed; measured rows put it right
-    all_cpus: the CPUs of that node; 0: as many as the common processor has
-
-    Raises UserInputError where the catalog has no such processor.
+    of: the node's processor, with ``all_cpus``; None: not known: a common one is assumed; measured rows put it right
     """
-    return _part(library.accelerators.find(name or USUAL_PROCESSOR), num_cpus, all_cpus if name else 0.0)
+    if of is None:
+        return _part(library.accelerators.find(USUAL_PROCESSOR), num_cpus)
+    return _part(of, num_cpus, all_cpus)
 
 
 def find_hardware(name: str, library: Library) -> Accelerator:
