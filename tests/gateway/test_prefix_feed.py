@@ -141,6 +141,26 @@ async def test_engines_without_the_key_or_the_feed_are_left_alone(engine: FakePr
         assert not lab.state.is_live
 
 
+@pytest.mark.parametrize("body", [b"", b"ok", b'{"object":"list","data":[]}'], ids=["empty", "short", "JSON"])
+async def test_a_server_that_answers_other_bytes_is_left_alone(body: bytes) -> None:
+    asked = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with PrefixLab(f"http://127.0.0.1:{port}") as lab:
+            await eventually(lambda: lab.states and not lab.state.has_feed, "it has no feed")
+            await asyncio.sleep(1.5)
+    assert asked == 1
+
+
 def test_frames_come_in_any_pieces_and_too_long_ones_are_refused() -> None:
     frames = [(3, 1, b"12345678"), (5, 0, b""), (3, 2, b"x" * 100)]
     data = b"".join(struct.pack("<IBQ", len(payload), kind, number) + payload for kind, number, payload in frames)

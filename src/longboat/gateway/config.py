@@ -13,7 +13,7 @@ from longboat.core.policy import Policy
 
 __all__ = ("SWEEP_S", "GatewayConfig", "GatewayLimits", "decode_config", "encode_config")
 
-SWEEP_S = 0.25  # how often the limits in seconds of every connection are looked at
+SWEEP_S = 0.2  # how often the limits in seconds of every connection are looked at
 MIB = 1024 * 1024
 SECRETS = ("control_token", "redis_url", "policy")
 

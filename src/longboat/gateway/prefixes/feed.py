@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httptools
 import orjson
 
-from longboat.clock import WALL
+from longboat.clock import WALL, until_tick_s
 from longboat.core.clock import Clock
 from longboat.gateway.prefixes.frames import (
     FEED_PATH,
@@ -24,6 +24,7 @@ from longboat.gateway.prefixes.frames import (
     REMOVED,
     RESET,
     STORED,
+    BadFrameError,
     FrameReader,
     read_found,
     read_load,
@@ -106,7 +107,7 @@ async def follow_prefixes(
                 state = states[upstream.key] = FeedState(upstream)
                 follow = _Follow(state, taker, names, clock)
                 follows[upstream] = asyncio.get_running_loop().create_task(follow.run())
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(until_tick_s(_LOOK_EVERY_S, asyncio.get_running_loop().time()))
     finally:
         await _end(follows.values())
 
@@ -159,27 +160,36 @@ class _Follow:
             query = f"?epoch={state.epoch}&from={state.number}" + ("" if self._names else "&names=0")
             head = f"GET {parts.path.rstrip('/')}{FEED_PATH}{query} HTTP/1.1\r\nhost: {parts.netloc}\r\n"
             writer.write(f"{head}authorization: Bearer {upstream.api_key}\r\n\r\n".encode("latin-1"))
-            body = _Body()
-            parser = httptools.HttpResponseParser(body)
-            frames = FrameReader()
-            while not body.is_complete:
-                async with asyncio.timeout(_SILENT_S):
-                    data = await reader.read(_READ_BYTES)
-                if not data:
-                    raise ConnectionResetError("the engine closed it")
-                parser.feed_data(data)
-                if body.has_head and parser.get_status_code() != 200:
-                    raise _NotThereError
-                for kind, number, payload in frames.feed(body.take()):
-                    if upstream.gone:
-                        return  # its slot may be another replica's by now
-                    if kind == RESET and self._names:
-                        state.num_resets += 1
-                        state.number = 0
-                        await self._taker.forgotten(upstream)
-                    self._take(kind, number, payload)
+            await self._take_all(reader)
+        except BadFrameError:
+            if state.is_live:
+                raise
         finally:
             writer.transport.abort()
+        if not state.is_live:  # a server that answers other bytes to any path
+            raise _NotThereError
+
+    async def _take_all(self, reader: asyncio.StreamReader) -> None:
+        state, upstream = self._state, self._state.upstream
+        body = _Body()
+        parser = httptools.HttpResponseParser(body)
+        frames = FrameReader()
+        while not body.is_complete:
+            async with asyncio.timeout(_SILENT_S):
+                data = await reader.read(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError("the engine closed it")
+            parser.feed_data(data)
+            if body.has_head and parser.get_status_code() != 200:
+                raise _NotThereError
+            for kind, number, payload in frames.feed(body.take()):
+                if upstream.gone:
+                    return  # its slot may be another replica's by now
+                if kind == RESET and self._names:
+                    state.num_resets += 1
+                    state.number = 0
+                    await self._taker.forgotten(upstream)
+                self._take(kind, number, payload)
 
     def _take(self, kind: int, number: int, payload: bytes) -> None:
         state, taker, upstream = self._state, self._taker, self._state.upstream

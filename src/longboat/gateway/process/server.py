@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, cast
 
-from longboat.clock import WALL
+from longboat.clock import WALL, until_tick_s
 from longboat.core.clock import Clock
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
@@ -203,7 +203,7 @@ class Gateway:  # size: the calls of the control socket, and the life of the pro
     async def _sweep_forever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(until_tick_s(SWEEP_S, loop.time()))
             try:
                 self._sweep(self._clock.monotonic_s())
             except Exception as error:  # a defect must not end the sweeps

@@ -139,7 +139,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Pass the collected lines to the thread. Called four times a second."""
+        """Pass the collected lines to the thread. Called five times a second."""
         if not self._lines:
             return
         lines, self._lines, self._num_bytes = self._lines, [], 0

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from longboat.clock import until_tick_s
 from longboat.gateway.native.leaf_work import Histogram
 
 __all__ = (
@@ -298,7 +299,7 @@ class LoopLag:
         """Count this tick. Return when (on the same clock) the next one is due, for the caller's timer."""
         if self._due_s:
             self._observe(max(0.0, now_s - self._due_s))
-        self._due_s = now_s + self.TICK_S
+        self._due_s = now_s + until_tick_s(self.TICK_S, now_s)
         return self._due_s
 
     def snapshot(self) -> dict[str, Any]:

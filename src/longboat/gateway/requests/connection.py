@@ -99,7 +99,7 @@ class ClientConnection(ClientLink):
     # what the server calls
 
     def sweep(self, now_s: float) -> None:
-        """Check every limit in seconds of this connection, four times a second."""
+        """Check every limit in seconds of this connection, five times a second."""
         limits, reader = self.state.limits, self._reader
         if self.write_paused and now_s - self._stalled_since_s > limits.client_stall_s:
             self.transport.abort()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from longboat.clock import WALL
+from longboat.clock import WALL, until_tick_s
 from longboat.core.clock import Clock
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
@@ -28,7 +28,7 @@ async def follow_beats(table: LiveTable, limits: LivenessLimits | None = None, c
     try:
         while True:
             monitor.look(clock.monotonic_s())
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(until_tick_s(LOOK_EVERY_S, asyncio.get_running_loop().time()))
     finally:
         monitor.close()
 

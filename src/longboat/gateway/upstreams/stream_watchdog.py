@@ -1,4 +1,4 @@
-"""Watches one response, four times a second: whether its engine still works on it, and how fast."""
+"""Watches one response, five times a second: whether its engine still works on it, and how fast."""
 
 from __future__ import annotations
 
