@@ -32,7 +32,7 @@ $(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled
 ##@ Run
 .PHONY: demo
 demo: venv  ## serve the built-in model with two real replicas, ENGINE=vllm or llama.cpp; stays up until Ctrl-C
-	@$(LONGBOAT) demo --engine $(or $(ENGINE),vllm)
+	@trap : INT; $(LONGBOAT) demo --engine $(or $(ENGINE),vllm) || test $$? -eq 130
 
 .PHONY: bench-start
 bench-start: venv engine  ## measure how long a replica takes to start, part by part; ARGS="--engine sglang --only 1"
