@@ -32,7 +32,7 @@ $(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled
 ##@ Run
 .PHONY: demo
 demo: venv  ## serve the built-in model with two real replicas, ENGINE=vllm or llama.cpp; stays up until Ctrl-C
-	@$(LONGBOAT) demo --engine $(or $(ENGINE),vllm)
+	@trap : INT; $(LONGBOAT) demo --engine $(or $(ENGINE),vllm) || test $$? -eq 130
 
 .PHONY: bench-start
 bench-start: venv engine  ## measure how long a replica takes to start, part by part; ARGS="--engine sglang --only 1"
@@ -108,8 +108,10 @@ check-deploy: venv  ## render the Helm chart for ten files of values, and check 
 	@PYTHONPATH=.deploy-tools $(VENV)/bin/pytest -q tests/deploy
 
 .PHONY: check-image
-check-image: venv  ## build the image for processors without an engine, and serve a fleet in it; needs root, buildah, podman, runc
-	@$(VENV)/bin/pytest -v -rs -m hosts --randomly-dont-reorganize --timeout 1800 tests/deploy/test_built_image.py
+check-image: venv  ## build the image for processors without an engine, and serve fleets in it, by compose too; needs root, buildah, podman, runc
+	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --no-deps --target .deploy-tools -r requirements/deploy.txt
+	@PYTHONPATH=.deploy-tools $(VENV)/bin/pytest -v -rs -m hosts --randomly-dont-reorganize --timeout 1800 \
+		tests/deploy/test_built_image.py tests/deploy/test_built_compose.py
 
 .PHONY: bench-gpu
 bench-gpu: venv  ## predictions beside measurements on an NVIDIA GPU; ARGS="--environment /opt/vllm"

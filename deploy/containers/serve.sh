@@ -7,6 +7,11 @@ for label in ${LONGBOAT_LABELS:-}; do
     set -- "$@" --label "$label"
 done
 if [ -n "${LONGBOAT_TOKEN_FILE:-}" ]; then
+    if [ ! -r "$LONGBOAT_TOKEN_FILE" ]; then
+        echo "error: user $(id -u) of the container cannot read the token in $LONGBOAT_TOKEN_FILE" >&2
+        echo "  → on the host: chown $(id -u) cluster_token" >&2
+        exit 2
+    fi
     # A secret of the container engine is readable for others; Longboat refuses such a file.
     (umask 077 && cat "$LONGBOAT_TOKEN_FILE" > "$HOME/cluster_token")
     set -- "$@" --token-file "$HOME/cluster_token"

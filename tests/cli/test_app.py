@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,6 +36,25 @@ def test_a_run_folder_that_cannot_be_is_an_error_with_a_way_out(
     assert done.returncode == 3
     assert "cannot be the run folder" in done.stderr
     assert "LONGBOAT_RUN" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(("status", "--json", "--nope"), "No such option: --nope", id="an option"),
+        pytest.param(("why", "--json"), "Missing argument", id="an argument"),
+        pytest.param(("usage", "--days", "0", "--json"), "Invalid value for '--days'", id="a value"),
+        pytest.param(("statsu", "--json"), "No such command 'statsu'", id="a command"),
+        pytest.param(("keys", "lst", "--json"), "No such command 'lst'", id="a command of a group"),
+    ],
+)
+def test_wrong_words_are_one_document_too(longboat: Longboat, words: tuple[str, ...], told: str) -> None:
+    done = longboat(*words)
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert told in error["message"] and told in done.stderr
+    assert error["exit_code"] == 2
+    assert error["hint"].endswith("--help shows what it takes")
 
 
 def test_an_unexpected_error_is_one_line_and_a_hint(longboat: Longboat, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,3 +122,10 @@ def test_a_dry_run_starts_nothing(longboat: Callable[..., Done], tmp_path: Path)
     assert done.returncode == 2
     assert set(IN_THE_FILE) < set(places(done))
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("**/node.json"))
+
+
+def test_a_variable_that_is_missing_is_told_with_its_place_once(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text("models:\n  - source: ${LONGBOAT_NO_SUCH}\n")
+    told = longboat("check", str(path), "--on", "none").stderr
+    assert f"models[0].source: the environment variable LONGBOAT_NO_SUCH is not set  ({path}, line 2)" in told

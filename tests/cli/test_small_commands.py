@@ -43,6 +43,48 @@ def test_first_file_is_written_once_and_can_be_loaded(longboat: Longboat, empty_
     assert longboat(*words).returncode == 2, "it writes over no file"
 
 
+def test_first_file_names_the_machines_it_was_made_for(longboat: Longboat, empty_machine: Path) -> None:
+    done = longboat("init", "fleet.yaml", "--yes", "--on", "1x(2xRTX4090)")
+    assert "longboat check fleet.yaml --on '1x(2xRTX4090)'" in done.stdout
+    assert "longboat check FILE --on '1x(2xRTX4090)'" in (empty_machine / "fleet.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param((".", "--force"), "error: . is a folder\n  → name the file to write: fleet.yaml", id="a folder"),
+        pytest.param(
+            ("x.yaml", "--model", "/no/such"), "error: no folder /no/such here", id="a model that is not here"
+        ),
+    ],
+)
+def test_first_file_is_refused_with_a_way_out(
+    longboat: Longboat, empty_machine: Path, words: tuple[str, ...], told: str
+) -> None:
+    done = longboat("init", "--yes", *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert not list(empty_machine.glob("*.yaml"))
+
+
+def test_model_of_other_machines_need_not_be_here(longboat: Longboat, empty_machine: Path) -> None:
+    words = ("init", "fleet.yaml", "--yes", "--on", "1x(2xRTX4090)", "--model", "/no/such")
+    assert longboat(*words).returncode == 0
+    assert "source: /no/such" in (empty_machine / "fleet.yaml").read_text()
+
+
+def test_backup_of_nothing_is_an_error_and_no_file(longboat: Longboat, empty_machine: Path) -> None:
+    done = longboat("backup", "boat.tar.gz")
+    assert done.returncode == 2
+    assert "there is nothing to back up" in done.stderr
+    assert not (empty_machine / "boat.tar.gz").exists()
+
+
+def test_archive_that_is_not_there_is_said_once(longboat: Longboat, empty_machine: Path) -> None:
+    done = longboat("restore", "boat.tar.gz")
+    assert "error: boat.tar.gz cannot be read: No such file or directory\n" in done.stderr
+
+
 def test_request_is_not_explained_where_no_gateway_answers(longboat: Longboat) -> None:
     assert longboat("why", "req-1", "--url", "http://127.0.0.1:9").returncode == 3
     assert longboat("console", "--url", "http://127.0.0.1:9").returncode == 3

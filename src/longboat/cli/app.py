@@ -22,7 +22,7 @@ from longboat.cli.node.commands import node_app
 from longboat.cli.node.engines import engines_app
 from longboat.cli.plan.commands import cost, fit, plan_app
 from longboat.cli.shared.command_list import CommandPanels
-from longboat.cli.shared.error_text import print_error, print_error_document
+from longboat.cli.shared.error_text import tell_error
 from longboat.cli.simulate.command import simulate
 from longboat.cli.weights.commands import weights_app
 from longboat.core.errors import ClusterError, LongboatError
@@ -403,9 +403,7 @@ def main() -> None:
 
 
 def _leave(error: LongboatError) -> NoReturn:
-    if "--json" in sys.argv and not error.after_document:
-        print_error_document(error)
-    print_error(error)
+    tell_error(error)
     sys.exit(error.exit_code)
 
 

@@ -28,6 +28,7 @@ longboat/instance: {{ .Release.Name }}
 - {name: RAY_task_events_report_interval_ms, value: "0"}
 - {name: RAY_SERVE_CONTROL_LOOP_INTERVAL_S, value: "0.25"}
 - {name: RAY_SERVE_METRICS_EXPORT_INTERVAL_MS, value: "10000"}
+- {name: REPORTER_UPDATE_INTERVAL_MS, value: "15000"}
 - {name: RAY_preload_python_modules, value: longboat.cluster.ray.calm_imports}
 - {name: LONGBOAT_RUN, value: /run/longboat/node}
 - {name: LONGBOAT_NODE, value: /run/longboat/node}

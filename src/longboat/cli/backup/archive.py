@@ -123,7 +123,8 @@ def read_archive(path: Path) -> tuple[Manifest, dict[str, bytes]]:
         with tarfile.open(path, mode="r:gz") as archive:
             found = dict(_members(path, archive))
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise UserInputError(f"{path} cannot be read: {error}", hint="name a file of longboat backup") from error
+        why = getattr(error, "strerror", "") or str(error)
+        raise UserInputError(f"{path} cannot be read: {why}", hint="name a file of longboat backup") from error
     try:
         manifest = msgspec.json.decode(found.pop(MANIFEST), type=Manifest)
     except (KeyError, msgspec.MsgspecError) as error:

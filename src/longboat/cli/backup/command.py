@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longboat.core.errors import ClusterError
+from longboat.core.errors import ClusterError, UserInputError
 
 if TYPE_CHECKING:
     from longboat.cli.backup.archive import Restored
@@ -38,6 +38,9 @@ def backup(
     values, why = _running_values()
     running = running_of(values)
     files = files_of(home_folder()) | _token() | ({FLEET_FILE: running.text.encode()} if running.text else {})
+    if not files:
+        what = f"there is nothing to back up: {home_folder()} has no keys, usage, catalog or measurements, and {why}"
+        raise UserInputError(what, hint="run it on the head, as the user that runs Longboat there")
     made = datetime.now(UTC).isoformat(timespec="seconds")
     owner = owner_name(run_folder() / "gateway")
     manifest = Manifest(
@@ -51,7 +54,7 @@ def backup(
         return
     typer.echo("\n".join([*sorted(files), *running.commands]))
     lacks = "" if running.text else f"; the fleet's file is not among them: {why}"
-    typer.echo(f"{file}: {len(files)} files{lacks}", err=True)
+    typer.echo(f"{file}: {len(files)} file{'s' if len(files) > 1 else ''}{lacks}", err=True)
     if running.lacks:
         typer.echo(f"warning: {running.lacks}", err=True)
 

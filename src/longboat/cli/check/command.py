@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from longboat.builtin import describe, is_builtin
-from longboat.cli.file.target import first_and_rest, read_target
+from longboat.cli.file.target import STDIN, first_and_rest, read_target
 from longboat.core.errors import LongboatError, Problem, UserInputError
 from longboat.engines.fleet_checks import engine_problems
 from longboat.spec.files.load import Reading
@@ -75,7 +75,7 @@ def run_dry(target: str, overlays: Sequence[str], *, as_json: bool) -> None:
 
 def check_target(target: str, overlays: Sequence[str], machines: Machines) -> Checked:
     """Find everything that is wrong with one target."""
-    title = " + ".join((target, *overlays))
+    title = " + ".join("stdin" if name == STDIN else name for name in (target, *overlays))
     try:
         reading = read_target(target, overlays)
     except UserInputError as error:
@@ -130,7 +130,8 @@ def _show(checked: Checked, machines: Machines) -> None:
         print(f"error: {checked.title}: {len(checked.problems)} problem{plural}", file=sys.stderr)
         for problem in checked.problems:
             at = checked.line_of(problem)
-            print(f"  {problem}{f'  ({at[0]}, line {at[1]})' if at else ''}", file=sys.stderr)
+            words = str(problem).replace(f"line {at[1]}: ", "", 1) if at else str(problem)
+            print(f"  {words}{f'  ({at[0]}, line {at[1]})' if at else ''}", file=sys.stderr)
             if problem.hint:
                 print(f"    → {problem.hint}", file=sys.stderr)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from longboat.cli.check.machines import machines_for
 from longboat.cli.shared.console import make_console
 from longboat.core.errors import UserInputError
 from longboat.spec.types.section import is_loopback
+from longboat.spec.types.source import is_local_path
 
 __all__ = ("InitRequest", "file_text", "run_init")
 
@@ -36,20 +38,30 @@ class InitRequest:
 def run_init(request: InitRequest) -> None:
     """Write the file and say what comes next. Raises UserInputError where there is nothing to write, or a file."""
     path = Path(request.file)
+    if path.is_dir():
+        raise UserInputError(f"{path} is a folder", hint=f"name the file to write: {path / 'fleet.yaml'}")
     if path.exists() and not request.force:
         raise UserInputError(f"{path} exists", hint="give another name, or --force to write over it")
     found = look(request.on)
     print("\n".join(found.lines))
     asks = not request.yes and sys.stdin.isatty()
     users = request.users or (_ask_number("requests at once", 8) if asks else 8)
-    choice = choose(found, users, request.model)
+    choice = choose(found, users, _model_here(request.model, request.on))
     if asks and not request.model:
         name = _ask("model", choice.source)
-        choice = choice if name == choice.source else choose(found, users, name)
+        choice = choice if name == choice.source else choose(found, users, _model_here(name, request.on))
     host = request.host or (_ask("address to listen on (0.0.0.0: every card)", "127.0.0.1") if asks else "")
-    text = file_text(found, choice, users, host or "127.0.0.1", request.port)
+    on = shlex.quote(request.on) if request.on else "here"
+    text = file_text(found, choice, users, host or "127.0.0.1", request.port, on)
     _write_checked(path, text, request.force)
-    _say_next(path, choice, host)
+    _say_next(path, choice, host, on)
+
+
+def _model_here(model: str, on: str) -> str:
+    """Return the model. Raises UserInputError for a folder that this machine lacks; other machines may have it."""
+    if is_local_path(model) and not on and not Path(model).exists():
+        raise UserInputError(f"no folder {model} here", hint="give a model's folder, hf:ORG/NAME or builtin:tiny")
+    return model
 
 
 def _ask(what: str, usual: str) -> str:
@@ -78,10 +90,10 @@ def _write_checked(path: Path, text: str, force: bool) -> None:
         part.unlink(missing_ok=True)
 
 
-def _say_next(path: Path, choice: Choice, host: str) -> None:
+def _say_next(path: Path, choice: Choice, host: str, on: str) -> None:
     print(f"\nwrote {path}. Next:")
     print("  longboat engines install vllm")
-    print(f"  longboat check {path} --on here")
+    print(f"  longboat check {path} --on {on}")
     print(f"  longboat up {path}")
     if host and not is_loopback(host):
         print("  longboat keys create --tenant default   # in another terminal: the gateway asks for a key")
@@ -89,11 +101,11 @@ def _say_next(path: Path, choice: Choice, host: str) -> None:
         print(f"expected: {choice.expected}")
 
 
-def file_text(found: Found, choice: Choice, users: int, host: str, port: int) -> str:
+def file_text(found: Found, choice: Choice, users: int, host: str, port: int, on: str = "here") -> str:
     """Return the file, with a comment beside everything that one may want to change."""
     lines = [
         *(f"# {line}" for line in found.lines),
-        "# Every field: docs/reference/fleet-file.md. Check after changes: longboat check FILE --on here",
+        f"# Every field: docs/reference/fleet-file.md. Check after changes: longboat check FILE --on {on}",
         "apiVersion: longboat/v1",
         "name: longboat",
         "models:",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from longboat.cli.counts.show import count_lines, decision_table
+from longboat.cli.look.answer_limit import answer_limit
 from longboat.cli.look.daily_limits import limit_table, limits_today
 from longboat.cli.look.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
 from longboat.cli.shared.cluster_at_hand import connect_quickly
@@ -35,10 +36,12 @@ def run_status(*, watch: bool, as_json: bool, why: bool = False) -> None:
 
     Raises ClusterError when there is no cluster or no fleet.
     """
+    if not watch:
+        with answer_limit() as answered, connect_quickly() as session:
+            _show(session, as_json, answered, why=why)
+        return
     with connect_quickly() as session:
-        if not watch:
-            _show(session, as_json, why=why)
-        elif as_json:
+        if as_json:
             for report in _reports(session):
                 print(json.dumps(_document(session, report)), flush=True)
         else:
@@ -68,9 +71,9 @@ def _report(session: Session | QuickSession) -> FleetReport:
     return report
 
 
-def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
+def _show(session: Session | QuickSession, as_json: bool, answered: Callable[[], None], *, why: bool) -> None:
+    """Ask everything, call ``answered``, and print it."""
     from longboat.cli.shared.console import make_console
-    from longboat.cli.shared.tables import external_table, fleet_view, start_table, tenant_view
 
     report = _report(session)
     shown = _shown(report)
@@ -78,11 +81,28 @@ def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
     if as_json:
         document = _document(session, report) | _limits_document(session, report)
         document |= {"scaling": session.scaling_history()} if why else {}
+        answered()
         print(json.dumps(document, indent=2))
         return
+    limits, num_nodes = _external_limits(session, report), len(session.nodes())
+    answered()
     console = make_console()
-    console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
+    console.print(f"fleet [bold]{report.fleet}[/bold]  {num_nodes} nodes", highlight=False)
+    _print(console, report, limits, why=why)
+    if kept is not None:
+        words = f"kept in {kept}; longboat plan calibrate {kept} fits predictions to it"
+        console.print(words, style="dim", highlight=False, soft_wrap=True)
+
+
+def _print(
+    console: Console, report: FleetReport, limits: tuple[list[dict[str, Any]], dict[str, str]], *, why: bool
+) -> None:
+    from longboat.cli.shared.tables import external_table, fleet_view, start_table, tenant_view
+
+    shown = _shown(report)
     console.print(fleet_view(report, wanted_replicas(report)))
+    if report.partial:
+        console.print("the controller has just started: replicas may be missing here", style="dim", highlight=False)
     for line in count_lines(report, all_of_them=why):
         console.print(line, style="dim", highlight=False, soft_wrap=True)
     if why:
@@ -90,7 +110,7 @@ def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
         console.print(start_table(getattr(report, "starts", {})))
     if shown.external:
         console.print(external_table(shown.external))
-        _print_limits(console, *_external_limits(session, report))
+        _print_limits(console, *limits)
     console.print(tenant_view(shown.gateway, report))
     if pairs := pairs_of(report):
         console.print(pair_table(pairs))
@@ -99,9 +119,6 @@ def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
             console.print(f"{name} {DOES[model.task]}", style="dim", highlight=False)
     for line in forced_lines(report):
         console.print(line, style="red", highlight=False, soft_wrap=True)
-    if kept is not None:
-        words = f"kept in {kept}; longboat plan calibrate {kept} fits predictions to it"
-        console.print(words, style="dim", highlight=False, soft_wrap=True)
 
 
 def _external_limits(
@@ -154,6 +171,7 @@ def _document(session: Session | QuickSession, report: FleetReport) -> dict[str,
     return {
         "fleet": report.fleet,
         "at_s": report.at_s,
+        "partial": report.partial,
         "nodes": [dataclasses.asdict(node) for node in session.nodes()],
         "wanted": wanted_replicas(report),
         "counts": {model: dataclasses.asdict(count) for model, count in report.counts.items()},

@@ -229,7 +229,8 @@ def _text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         near = nearest_names(path.name, [file.name for file in path.parent.glob("*.y*ml")])
         hint = f"did you mean {near[0]}?" if near else "is the path right? docs/concepts/planning.md shows a file"
-        raise UserInputError(f"{path} cannot be read: {error}", hint=hint) from None
+        why = getattr(error, "strerror", "") or "it is not text in UTF-8"
+        raise UserInputError(f"{path} cannot be read: {why}", hint=hint) from None
 
 
 def check_generates(shape: ModelShape) -> None:

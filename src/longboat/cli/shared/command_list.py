@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from longboat.cli.completion.deferred import DeferredCommands, hastened
+from longboat.cli.shared.error_text import print_error_document
 from longboat.cli.shared.interrupts import exit_code
+from longboat.core.errors import UserInputError
 
 __all__ = ("CommandList", "CommandPanels")
 
@@ -53,13 +58,31 @@ class CommandList(TyperGroup):
                     formatter.write_dl(rows)
 
 
+@contextmanager
+def _document_of_usage() -> Iterator[None]:
+    """Print wrong words of a command as a document too, where it was asked for JSON. Typer prints them on stderr."""
+    try:
+        yield
+    except TyperException as error:
+        if "--json" in sys.argv and (said := getattr(error, "format_message", None)) is not None:
+            place = getattr(getattr(error, "ctx", None), "command_path", "longboat")
+            print_error_document(UserInputError(said(), hint=f"{place} --help shows what it takes"))
+        raise
+
+
 class CommandPanels(CommandList):
     """The commands of ``longboat`` itself."""
+
+    def make_context(self, *args: Any, **given: Any) -> Any:
+        """Read the words before the command."""
+        with _document_of_usage():
+            return super().make_context(*args, **given)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; one that a signal ended exits as the shell expects of that signal."""
         try:
-            return super().invoke(ctx)
+            with _document_of_usage():
+                return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             raise SystemExit(exit_code(interrupt)) from None
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from longboat.core.errors import LongboatError, UserInputError
 
-__all__ = ("error_values", "print_error", "print_error_document")
+__all__ = ("error_values", "print_error", "print_error_document", "tell_error")
+
+
+def tell_error(error: LongboatError) -> None:
+    """Print the error on stderr, and on stdout too where the command was asked for JSON."""
+    if "--json" in sys.argv and not error.after_document:
+        print_error_document(error)
+    print_error(error)
 
 
 def print_error(error: LongboatError) -> None:

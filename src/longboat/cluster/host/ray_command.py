@@ -37,10 +37,12 @@ _QUIET = {
     "RAY_task_events_report_interval_ms": "0",  # a history of every call, which is kept for Ray's own state API only
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000",
+    "REPORTER_UPDATE_INTERVAL_MS": "15000",
 }
 """An idle cluster takes less of a core. Serve looks at what it runs four times a second (Ray's default: ten times).
 
 Each replica, and each handle of one, reports its counts as often as Ray exports them (default: ten times a second).
+The dashboard's agent reads the memory and CPU time of every worker process as often as Prometheus asks (default: 5 s).
 """
 
 _LABEL_KEY = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")

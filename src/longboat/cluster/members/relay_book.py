@@ -15,9 +15,10 @@ RELAYED_FROM, DIRECT_UNTIL = 64, 48
 
 ANNOUNCEMENTS_A_SECOND = 100.0
 """Supervisors whose gangs a relay watches announce themselves less often, so that all of them stay below this."""
-LONGEST_EVERY_S = 100.0
+RELAYED_EVERY_S, LONGEST_EVERY_S = 5.0, 100.0
+"""Limits of the seconds between two announcements of such a supervisor."""
 QUIET_EVERY_S = 2.0
-"""Seconds between two announcements of a gang that is ready: heartbeats tell sooner that it is not."""
+"""Seconds between two announcements of another gang that is ready: heartbeats tell sooner that it is not."""
 
 ORDERS_A_SECOND = 50.0
 """Nodes are ordered at each change; without one, less often than once a second where they are more than this."""
@@ -30,7 +31,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 def announce_every_s(num_replicas: int) -> float:
     """Return the seconds between two announcements of a supervisor whose gang a relay watches."""
-    return min(LONGEST_EVERY_S, max(QUIET_EVERY_S, num_replicas / ANNOUNCEMENTS_A_SECOND))
+    return min(LONGEST_EVERY_S, max(RELAYED_EVERY_S, num_replicas / ANNOUNCEMENTS_A_SECOND))
 
 
 def order_every_s(num_nodes: int) -> float:

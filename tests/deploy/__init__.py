@@ -1,0 +1,1 @@
+"""The chart, the images and the clouds."""
