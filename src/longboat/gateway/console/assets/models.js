@@ -86,8 +86,7 @@ function describe(row, policy) {
   const words = [`${counted(row.ready, "replica")} ready`];
   if (row.scaling.wanted !== undefined) words.push(`${row.scaling.wanted} wanted`);
   if (row.waiting) words.push(`${counted(row.waiting, "request")} waiting`);
-  if (policy) words.push(`replicas are chosen by the policy ${policy}`);
-  return `${words.join(", ")}.`;
+  return `${words.join(", ")}.${policy ? ` The policy “${policy}” chooses replicas.` : ""}`;
 }
 
 /** Operators change the number of a model's replicas, as `longboat scale`, `pause` and `resume` do. */
