@@ -405,7 +405,7 @@ async def test_model_of_the_catalog_is_started_and_ended(visit: Visit, tmp_path:
     await page.click("button[aria-label='End mistral-small']")
     await page.wait_for_selector("text=mistral-small has left the fleet.")
     visit.assert_clean()
-    state.console.models = answering(tmp_path, {"status": 400, "error": "m: no node has room", "hint": "add one"})
+    state.model_orders = answering(tmp_path, {"status": 400, "error": "m: no node has room", "hint": "add one"})
     await page.goto(f"{visit.lab.url}/models?start=builtin:tiny")
     await page.press("input[name=source]", "Enter")
     await page.wait_for_selector("text=m: no node has room. Hint: add one.")
