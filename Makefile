@@ -188,6 +188,10 @@ fuzz: SECONDS ?= 3600
 check-alerts: venv  ## let Prometheus' promtool check the alerts: each fires with its fault and ends with it
 	@$(VENV)/bin/python tools/check_alerts.py
 
+.PHONY: check-boards
+check-boards: venv  ## check the dashboards by the types of Grafana's own schema package; needs npm
+	@$(VENV)/bin/python tools/check_boards.py
+
 .PHONY: check-watch
 check-watch: venv  ## let a real Prometheus watch a real fleet: no panel is empty, each alert fires with its fault and ends with it
 	@$(VENV)/bin/pytest -rs -m watch --randomly-dont-reorganize tests/fleet/test_watched_fleet.py

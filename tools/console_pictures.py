@@ -84,7 +84,7 @@ async def _take(page: Any, lab: Any, folder: Path, theme: str, only: tuple[str, 
             continue
         await lab.gateway.offer_view(orjson.dumps(fleet_view()))  # as the controller does every second
         await page.click(f"nav a[href='/console/{name}']")
-        await page.wait_for_timeout(1500)
+        await page.wait_for_timeout(2500)  # a page asks every two seconds
         await _prepare(page, name)
         await _write(page, folder / f"{name}-{theme}.png")
     if not only or f"catalog-{theme}.png" in only:
@@ -104,7 +104,7 @@ async def _take(page: Any, lab: Any, folder: Path, theme: str, only: tuple[str, 
         await page.wait_for_function("() => document.querySelector('.log').textContent.length > 100")
         await _write(page, folder / f"model-{theme}.png")
         await page.click("nav a[href='/console/requests']")
-        await page.click("td a.mono >> nth=0")
+        await page.click("tr:has-text('qwen3-32b') td a.mono >> nth=0")
         await page.wait_for_selector(".way")
         await _write(page, folder / f"request-{theme}.png")
 
@@ -116,6 +116,7 @@ async def _prepare(page: Any, name: str) -> None:
         await page.evaluate("document.activeElement.blur()")
     elif name == "playground":
         await page.select_option(".settings select >> nth=0", "tiny")
+        await page.select_option(".settings select >> nth=2", "support")
         await page.fill(".settings input[type=number] >> nth=0", "100")
         await page.fill(".settings input[type=number] >> nth=1", "0")
         for number, question in enumerate(QUESTIONS, 1):

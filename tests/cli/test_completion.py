@@ -49,6 +49,12 @@ def test_a_document_that_cannot_be_read_completes_nothing(document: str) -> None
     assert tenants_in({"document": document}) == []
 
 
+def test_the_shell_completes_models_that_were_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "_report", lambda: {"counts": {"a": {}, "b": {}}, "started": {"b": {"by": "x"}}})
+    given = {"_LONGBOAT_COMPLETE": "complete_bash", "COMP_WORDS": "longboat stop ", "COMP_CWORD": "2"}
+    assert CliRunner().invoke(app, env=given, prog_name="longboat").stdout.split() == ["b"]
+
+
 @pytest.mark.parametrize("words", ["keys create --tenant w", "adapters add chat /a -t w"], ids=["keys", "adapters"])
 def test_the_shell_completes_tenants(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     report = {"document": "gateway: {auth: keys, tenants: [{name: web}, {name: batch}]}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,16 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from cli.test_keys import Cluster
 from cli.test_taking_down import SHAPE
+from longboat.cli.app import app
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.deployment import deploy, put_fleet
 from longboat.cli.fleet.model_changes import add_model, end_started
 from longboat.cli.fleet.teardown import take_down
+from longboat.cli.model_orders import commands
 from longboat.cli.model_orders.order import StartOrder, answer_bytes, entry_of
 from longboat.cluster.fleet.adapters import running_fleet
 from longboat.cluster.fleet.deployed import controller_values
@@ -247,6 +251,53 @@ def test_models_that_one_up_added_go_with_it_and_started_ones_stay(
     take_down(cluster, Applied(fleet=fleet, text="", added=("mine",)), quiet())
     assert running_fleet(cluster.values()).names == asked_fleet(cluster.values()).names == ("a", "b")
     assert set(cluster.apps.deployed_models()) == {"a", "b"} and read_started(cluster.values()) == {"b": MARK}
+
+
+# the commands
+
+
+@pytest.fixture
+def at_hand(cluster: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
+    monkeypatch.setattr(commands, "connect", lambda: contextlib.nullcontext(cluster))
+    return cluster
+
+
+GIVEN = ["start", "builtin:tiny", "--name", "b", "--engine", "fake", "--cpus", "0.1"]
+
+
+def test_command_starts_a_model_and_another_one_ends_it(at_hand: Running) -> None:
+    said = CliRunner().invoke(app, [*GIVEN, "--no-wait"], catch_exceptions=False).stdout
+    assert said.startswith("b: TP1 PP1; ") and "write into the fleet file: - {name: b, " in said
+    assert "b is starting" in said and set(read_started(at_hand.values())) == {"b"}
+    assert CliRunner().invoke(app, ["stop", "b"], catch_exceptions=False).stdout == "b has ended\n"
+    assert running_fleet(at_hand.values()).names == ("a",)
+
+
+def test_command_prints_one_document(at_hand: Running) -> None:
+    found = json.loads(CliRunner().invoke(app, [*GIVEN, "--no-wait", "--json"], catch_exceptions=False).stdout)
+    assert (found["started"], found["ready"]) == ("b", False) and found["entry"].startswith("{name: b, ")
+    assert json.loads(CliRunner().invoke(app, ["stop", "b", "--json"]).stdout) == {"ended": "b"}
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["start", "builtin:tiny", "--name", "a"], "has a model a already"),
+        (["start", "builtin:tiny", "--name", "b" * 300], "name: expected `str` of length <= 256"),
+        (["start", "builtin:nothing"], "builtin:nothing"),
+        (["stop", "a"], "only the file ends it"),
+        (["stop", "c"], "there is no model 'c'"),
+    ],
+    ids=["taken", "long", "unknown", "of the file", "none"],
+)
+def test_command_that_cannot_be_carried_out_says_why_and_changes_nothing(
+    at_hand: Running, words: list[str], what: str
+) -> None:
+    before = at_hand.values()
+    with pytest.raises(UserInputError) as caught:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert what in caught.value.message and caught.value.hint
+    assert at_hand.values() == before
 
 
 # orders of the page

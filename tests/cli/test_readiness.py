@@ -51,6 +51,14 @@ def wait(fleet: FakeFleet, goal: Goal = GOAL, timeout_s: float = 1800.0) -> str:
     return str(text)
 
 
+def test_model_that_another_command_started_may_fail_meanwhile() -> None:
+    def at(now_s: float) -> FleetReport:
+        phase = Phase.LOADING if now_s < 5 else Phase.READY
+        return report(replica(phase=phase), gateways=(gateway(),), failures=(failure("b", f"r{now_s:.1f}"),))
+
+    assert wait(FakeFleet(at)).splitlines() == ["a r1 loading", "a r1 ready"]
+
+
 def test_phases_are_told_once_each_until_all_is_ready() -> None:
     def at(now_s: float) -> FleetReport:
         phase = Phase.LOADING if now_s < 5 else Phase.READY

@@ -42,7 +42,8 @@ TARGETS = {
     "check-deploy": "tests/deploy",
     "check-image": "it runs tests itself, where root, buildah and podman are at hand",
     "check-alerts": "it needs Prometheus' promtool",
-    "check-watch": "it needs Prometheus, and eight minutes",
+    "check-boards": "it needs npm",
+    "check-watch": "it needs Prometheus, and twelve minutes",
     "bench-control": "it measures",
 }
 

@@ -150,6 +150,48 @@ def test_file_that_has_the_model_takes_it_over(lab: FleetLab, operator: Person) 
     assert "nothing to change" in lab.must("up", path, "--detach")
 
 
+def admin(lab: FleetLab, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """A call of the admin API as the operator: its status and document."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {OPERATOR}"}
+    data = None if body is None else json.dumps(body).encode()
+    url = f"http://127.0.0.1:{lab.port}/admin/v1/{path}"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=200) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_admin_api_starts_and_ends_models(lab: FleetLab) -> None:
+    status, found = admin(lab, "POST", "models", {**FORM, "name": "d"})
+    assert (status, found.get("started")) == (200, "d"), found
+    wait_until("d answers", lambda: lab.answers("d"))
+    status, found = admin(lab, "DELETE", "models/a")
+    assert status == 400 and "only the file ends it" in found["error"]["message"]
+    assert admin(lab, "DELETE", "models/d") == (200, {"ended": "d"})
+    wait_until("d is unknown", lambda: lab.ask("d")[0] == 404)
+
+
+def test_commands_start_and_stop_models(lab: FleetLab) -> None:
+    words = ("builtin:tiny", "--name", "e", "--engine", "fake", "--cpus", "0.1")
+    found = json.loads(lab.must("start", *words, "--replicas", "2", "--json", timeout_s=240))
+    assert (found["started"], found["ready"]) == ("e", True)
+    assert lab.answers("e") and len(lab.replicas("e")) == 2
+    assert "e: started by " in lab.must("status")
+    again = lab.cli("start", *words)
+    assert again.returncode == 2 and "has a model e already" in again.stderr
+    assert lab.must("stop", "e") == "e has ended\n"
+    wait_until("e is unknown", lambda: lab.ask("e")[0] == 404)
+    gone = lab.cli("stop", "e")
+    assert gone.returncode == 2 and "there is no model 'e'" in gone.stderr
+
+
+def test_command_is_refused_with_the_planners_words(lab: FleetLab) -> None:
+    done = lab.cli("start", "builtin:tiny", "--name", "broken", "--cpus", "0.1", "--context", "100000", timeout_s=240)
+    assert done.returncode == 2 and "broken: context" in done.stderr, done.stderr
+    assert all(replica["model"] != "broken" for replica in lab.status()["replicas"])
+
+
 def test_up_ends_started_models_where_it_is_asked_to(lab: FleetLab, operator: Person) -> None:
     assert operator.post("start-model", {**FORM, "name": "c"}) == 200, operator.said
     wait_until("c answers", lambda: lab.answers("c"))

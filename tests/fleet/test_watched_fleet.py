@@ -456,15 +456,15 @@ def faulty(watched: Watched, model: str, **fault: object) -> Iterator[None]:
 
 @contextmanager
 def lying_caches(watched: Watched) -> Iterator[None]:
-    """Empty the cache of the engine that has a prompt, and lose the news of it, every other time."""
-    engines = watched.engines("a")
+    """Before each request, empty the cache of the engine that has its prompt, and lose the news of it."""
+    engines, prompt = watched.engines("a"), "words that come again " * 60
+    last = [watched.replica_that_answers("urgent", "a", prompt)]
 
     def ask() -> None:
-        prompt = "words that come again " * 60
-        engine = engines[watched.replica_that_answers("urgent", "a", prompt)]
+        engine = engines[last[0]]
         watched.plant(engine, kind="lose_events", times=1)
         watched.plant(engine, kind="evict")
-        watched.ask("urgent", "a", prompt, 2)
+        last[0] = watched.replica_that_answers("urgent", "a", prompt) or last[0]
 
     with watched.always(ask):
         yield

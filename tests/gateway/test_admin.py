@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +16,14 @@ from test_recent import record
 from longboat.core.errors import ClusterError
 from longboat.core.policy import AdapterRights, AdminCredential, Policy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
-from longboat.gateway.admin.admin_api import AdminAnswer, answer, is_admin_path
+from longboat.gateway.admin.admin_api import answer, is_admin_path
+from longboat.gateway.admin.admin_call import AdminAnswer
 from longboat.gateway.admin.node_query import MetricsQuery, NodeQuery, UsageQuery
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import new_admin_key, new_key
 from longboat.gateway.limits.policy_view import LivePolicy
+from longboat.gateway.orders.model_orders import ModelOrders
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
 
@@ -88,6 +91,7 @@ class State:
         self.live = LivePolicy(Policy(auth=auth, tenants=tenants, keys=keys, admins=admins, adapters=adapters), ())
         self.node = FakeNode()
         self.config = GatewayConfig(port=0, control_socket="", control_token="t")
+        self.model_orders = ModelOrders(None)
 
 
 async def ask(
@@ -285,6 +289,41 @@ async def test_numbers_that_cannot_be_reach_no_daemon(daemon: tuple[State, list[
         assert await ask(state, path, key, method="POST", body=b'{"replicas": 2}') == (403, "not_allowed")
     assert not orders
     assert await ask(State(), path, OPERATOR, method="POST", body=b'{"replicas": 2}') == (409, "no_fleet")
+
+
+SAYS_IT = "import json, sys; print(json.dumps({'value': json.load(sys.stdin)}))"
+"""A process that answers an order with the order."""
+
+
+async def test_operator_starts_and_ends_models(tmp_path: Path) -> None:
+    state = State()
+    state.model_orders = ModelOrders(tmp_path, command=[sys.executable, "-c", SAYS_IT])
+    body = b'{"source": "builtin:tiny", "replicas": 2, "by": "somebody else"}'
+    started = {"order": "start", "source": "builtin:tiny", "replicas": 2, "by": "admin API"}
+    assert await ask(state, "/admin/v1/models", OPERATOR, method="POST", body=body) == (200, started)
+    ended = {"order": "end", "model": "org/x"}
+    assert await ask(state, "/admin/v1/models/org%2Fx", OPERATOR, method="DELETE") == (200, ended)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "body", "told"),
+    [
+        ("POST", "models", OPERATOR, b"[]", (400, "bad_model")),
+        ("POST", "models", OPERATOR, b"{", (400, "bad_model")),
+        ("POST", "models", OPERATOR, b'{"source": "x"}', (409, "no_fleet")),
+        ("DELETE", "models/m", OPERATOR, b"", (409, "no_fleet")),
+        ("GET", "models", OPERATOR, b"", (405, "method_not_allowed")),
+        ("POST", "models/m", OPERATOR, b"{}", (405, "method_not_allowed")),
+        ("POST", "models", VIEWER, b"{}", (403, "not_allowed")),
+        ("DELETE", "models/m", VIEWER, b"", (403, "not_allowed")),
+        ("POST", "models", KEYS["a"][0], b"{}", (403, "not_allowed")),
+        ("POST", "models", "", b"{}", (401, "admin_key_required")),
+    ],
+)
+async def test_wrong_starts_and_ends_of_models_are_refused(
+    method: str, path: str, key: str, body: bytes, told: tuple[int, str]
+) -> None:
+    assert await ask(State(), f"/admin/v1/{path}", key, method=method, body=body) == told
 
 
 @pytest.mark.parametrize("path", STEER)

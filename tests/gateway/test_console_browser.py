@@ -15,7 +15,7 @@ import pytest
 from browser_lab import browser, why_no_browser
 from console_lab import HOSTILE, MODELS, Lab, fleet_view, opened_lab, with_hostile_names
 
-from longboat.gateway.console.model_orders import ModelOrders
+from longboat.gateway.orders.model_orders import ModelOrders
 
 pytestmark = [
     pytest.mark.browser,
@@ -385,7 +385,7 @@ async def test_model_of_the_catalog_is_started_and_ended(visit: Visit, tmp_path:
     found = {"cluster": "1 x H100", "models": [row | {"max_context_tokens": 32768, "max_sequences": 9}]}
     await page.route("**/console/api/plan", lambda route: route.fulfill(json=found))
     said = {"started": "Qwen3-0.6B", "shape": "TP1 PP1", "why": "one rank", "notes": [], "entry": "{name: Qwen3-0.6B}"}
-    state.console.models = answering(tmp_path, {"value": said})
+    state.model_orders = answering(tmp_path, {"value": said})
     await visit.sign_in("operator")
     await page.goto(f"{visit.lab.url}/models")
     await page.click("text=What fits here")
@@ -400,12 +400,12 @@ async def test_model_of_the_catalog_is_started_and_ended(visit: Visit, tmp_path:
     assert order == {"order": "start", "by": "operator, console", "source": "hf:Qwen/Qwen3-0.6B", "replicas": 1}
     view = fleet_view() | {"started": {"mistral-small": {"by": "ops, console", "since_s": time.time()}}}
     await visit.lab.gateway.offer_view(orjson.dumps(view))
-    state.console.models = answering(tmp_path, {"value": {"ended": "mistral-small"}})
+    state.model_orders = answering(tmp_path, {"value": {"ended": "mistral-small"}})
     page.on("dialog", lambda dialog: dialog.accept())
     await page.click("button[aria-label='End mistral-small']")
     await page.wait_for_selector("text=mistral-small has left the fleet.")
     visit.assert_clean()
-    state.console.models = answering(tmp_path, {"status": 400, "error": "m: no node has room", "hint": "add one"})
+    state.model_orders = answering(tmp_path, {"status": 400, "error": "m: no node has room", "hint": "add one"})
     await page.goto(f"{visit.lab.url}/models?start=builtin:tiny")
     await page.press("input[name=source]", "Enter")
     await page.wait_for_selector("text=m: no node has room. Hint: add one.")

@@ -18,11 +18,11 @@ from console_lab import HOSTILE, fleet_view, lab_policy
 
 from longboat.core.policy import Policy
 from longboat.gateway.console import node_reads
-from longboat.gateway.console.model_orders import ModelOrders
 from longboat.gateway.console.node_reads import stored_weights
 from longboat.gateway.console.plan_worker import PlanWorkers
 from longboat.gateway.console.sections import Sections
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.orders.model_orders import ModelOrders
 from longboat.gateway.process.server import Gateway
 
 PLAN = {"kind": "plan", "model": "Llama-3.1-8B", "on": "2x(2xRTX4090), net=10GbE", "slo": "ttft=2s"}
@@ -428,7 +428,7 @@ def answering(tmp_path: Path, said: str) -> ModelOrders:
 
 async def test_model_is_started_in_the_operators_name(lab: Any, tmp_path: Path) -> None:
     gateway, keys, _ = lab
-    gateway.state.console.models = answering(tmp_path, '{"value": {"started": "m"}}')
+    gateway.state.model_orders = answering(tmp_path, '{"value": {"started": "m"}}')
     browser = await signed_in(gateway, keys["operator"])
     form = {"source": "hf:Qwen/Qwen3-0.6B", "by": "somebody else", "order": "end"}
     answer = await browser.post(API + "start-model", form)
@@ -458,7 +458,7 @@ async def test_model_that_cannot_be_started_says_why(
     lab: Any, tmp_path: Path, said: str, status: int, code: str, words: str
 ) -> None:
     gateway, keys, _ = lab
-    gateway.state.console.models = answering(tmp_path, said)
+    gateway.state.model_orders = answering(tmp_path, said)
     browser = await signed_in(gateway, keys["operator"])
     answer = await browser.post(API + "start-model", {"source": "builtin:tiny"})
     assert (answer.status, answer.code) == (status, code)
@@ -474,9 +474,9 @@ async def test_form_of_a_model_that_is_no_object_is_refused(lab: Any) -> None:
 async def test_one_model_is_started_at_a_time(tmp_path: Path) -> None:
     command, pids = sleeper(tmp_path)
     orders = ModelOrders(tmp_path, command=command, deadline_s=5.0)
-    first = asyncio.create_task(orders.carry_out({"order": "end", "model": "m"}))
+    first = asyncio.create_task(orders.end("m"))
     await asyncio.sleep(0)
-    second = await orders.carry_out({"order": "end", "model": "n"})
+    second = await orders.end("n")
     assert isinstance(second, Refusal) and (second.status, second.code) == (409, "another_change")
     found = await first
     assert isinstance(found, Refusal) and (found.status, found.code) == (504, "change_not_confirmed")
@@ -489,7 +489,7 @@ async def test_one_model_is_started_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_gateway_by_itself_starts_no_model() -> None:
-    found = await ModelOrders(None).carry_out({"order": "end", "model": "m"})
+    found = await ModelOrders(None).end("m")
     assert isinstance(found, Refusal) and (found.status, found.code) == (409, "no_fleet")
 
 

@@ -13,7 +13,7 @@ from longboat import __version__
 from longboat.cli.adapters.commands import adapters_app
 from longboat.cli.backup.command import backup, restore
 from longboat.cli.completion.deferred import defer
-from longboat.cli.completion.names import complete_model, complete_replica
+from longboat.cli.completion.names import complete_model, complete_replica, complete_started
 from longboat.cli.dashboards.command import dashboards
 from longboat.cli.gateway.commands import gateway_app
 from longboat.cli.hosts.commands import bundle, cluster_app
@@ -101,9 +101,7 @@ def up(
         bool, typer.Option("--replan", help="Recompute `auto` settings, including for running models.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start even what the plan says cannot fit.")] = False,
-    end_started: Annotated[
-        bool, typer.Option("--end-started", help="End models that the console started and the file lacks.")
-    ] = False,
+    end_started: Annotated[bool, typer.Option("--end-started", help="End started models that the file lacks.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and plan only, as `check` does.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -167,8 +165,48 @@ def drain(
     run_drain(kind, name, undo=undo, timeout_s=timeout_s, move=move)
 
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Return before the model has its number of replicas.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
+
+
+@app.command()
+def start(
+    source: Annotated[str, typer.Argument(metavar="MODEL", help="builtin:tiny, hf:ORG/NAME, a folder, a place.")],
+    name: Annotated[str, typer.Option("--name", help="Name for clients.  [default: from the source]")] = "",
+    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang or llama.cpp.  [default: vllm]")] = "",
+    replicas: Annotated[int, typer.Option("--replicas", min=1, max=10_000, help="Number of replicas.")] = 1,
+    context: Annotated[
+        int | None, typer.Option("--context", min=1, help="Longest context in tokens.  [default: the model's]")
+    ] = None,
+    cpus: Annotated[float | None, typer.Option("--cpus", min=0.01, max=1024, help="CPUs of one rank.")] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return before it is ready.")] = False,
+    timeout_s: Timeout = 1800.0,
+    as_json: Json = False,
+) -> None:
+    """Serve a model that the fleet file lacks, beside the models that run.
+
+    It is planned as `up` does, and nothing else changes. The next `longboat up` asks what becomes of it.
+    """
+    from longboat.cli.model_orders.commands import run_start
+
+    given = {"source": source, "name": name, "engine": engine, "replicas": replicas, "context": context, "cpus": cpus}
+    run_start(given, wait=not no_wait, timeout_s=timeout_s, as_json=as_json)
+
+
+@app.command()
+def stop(
+    model: Annotated[str, typer.Argument(help="A model that was started.", autocompletion=complete_started)],
+    as_json: Json = False,
+) -> None:
+    """End a model that `longboat start` or the console started.
+
+    Models of the fleet file are ended by the file; `longboat pause` takes one out of use.
+    """
+    from longboat.cli.model_orders.commands import run_stop
+
+    run_stop(model, as_json=as_json)
+
+
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return before the model has its number of replicas.")]
 
 
 @app.command()

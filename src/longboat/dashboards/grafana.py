@@ -12,6 +12,18 @@ _SCHEMA: Final = 39
 _COLUMNS: Final = 24
 _WIDTH, _HEIGHT = 12, 8
 _SOURCE: Final[dict[str, Any]] = {"type": "prometheus", "uid": "${source}"}
+_OTHERS: Final[dict[str, Any]] = {
+    "type": "dashboards",
+    "title": "Longboat",
+    "tags": ["longboat"],
+    "asDropdown": True,
+    "icon": "dashboard",
+    "tooltip": "Longboat's other dashboards",
+    "keepTime": True,
+    "includeVars": True,
+    "targetBlank": False,
+}
+"""A menu of the other dashboards. They open with the same time range and choices."""
 
 
 def dashboard(board: Board) -> dict[str, Any]:
@@ -25,7 +37,7 @@ def dashboard(board: Board) -> dict[str, Any]:
         "refresh": "15s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "browser",
-        "links": [{"type": "dashboards", "title": "Longboat", "tags": ["longboat"], "asDropdown": True}],
+        "links": [_OTHERS],
         "templating": {"list": [_source(), *(_choice(label, metric) for label, metric in board.variables)]},
         "panels": [_panel(number, panel) for number, panel in enumerate(board.panels)],
     }
@@ -66,7 +78,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
         },
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": custom}, "overrides": []},
         "options": {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
         "targets": [

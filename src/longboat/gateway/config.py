@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -108,6 +109,11 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     worker_index: Count | None = None
     parent_pid: int | None = None
     parent_socket: str | None = None
+
+    @property
+    def run_folder(self) -> Path | None:
+        """The run folder of this node, in which the cluster is found; None: the gateway belongs to no fleet."""
+        return Path(self.daemon_socket).parent if self.daemon_socket else None
 
     def __repr__(self) -> str:
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in SECRETS)

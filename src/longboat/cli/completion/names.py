@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ("complete_model", "complete_replica", "complete_tenant", "models_in", "replicas_in", "tenants_in")
+__all__ = (
+    "complete_model",
+    "complete_replica",
+    "complete_started",
+    "complete_tenant",
+    "models_in",
+    "replicas_in",
+    "tenants_in",
+)
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -15,6 +23,11 @@ def complete_model(incomplete: str) -> list[str]:
 def complete_replica(incomplete: str) -> list[str]:
     """Complete the name of a replica."""
     return [name for name in replicas_in(_report()) if name.startswith(incomplete)]
+
+
+def complete_started(incomplete: str) -> list[str]:
+    """Complete the name of a model that was started without the fleet file."""
+    return [name for name in sorted(_report().get("started", {})) if name.startswith(incomplete)]
 
 
 def complete_tenant(incomplete: str) -> list[str]:

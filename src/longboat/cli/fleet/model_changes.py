@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.deployment import put_fleet
 from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, up_options
+from longboat.cli.fleet.readiness import Goal
 from longboat.cluster.fleet.adapters import running_fleet, with_adapters_of
 from longboat.cluster.fleet.deployed import controller_values, key_book_in
 from longboat.cluster.fleet.started import StartedModel, asked_fleet, read_started
@@ -30,15 +31,23 @@ from longboat.spec.types.fleet import Fleet, ModelSpec
 if TYPE_CHECKING:
     from longboat.cluster.ray.session import Session
 
-__all__ = ("add_model", "end_started", "fleet_with_model", "fleet_without", "only_model", "remove_models")
+__all__ = ("AddedModel", "add_model", "end_started", "fleet_with_model", "fleet_without", "only_model", "remove_models")
 
 ORIGIN = "the model"
 
 
-def add_model(
-    session: Session, entry: Mapping[str, Any], mark: StartedModel, console: Console
-) -> tuple[ModelSpec, CheckedPlan]:
-    """Add a model to the running fleet, of which nothing else changes; return it as it was asked for, and the plan.
+@dataclass(frozen=True, slots=True)
+class AddedModel:
+    """A model that was added, as it was asked for."""
+
+    model: ModelSpec
+    plan: CheckedPlan
+    # what is true once its replicas are ready
+    goal: Goal
+
+
+def add_model(session: Session, entry: Mapping[str, Any], mark: StartedModel, console: Console) -> AddedModel:
+    """Add a model to the running fleet, of which nothing else changes.
 
     entry: as it would stand in the fleet file; mark: the operator. Returns once the controller has the change.
 
@@ -60,9 +69,17 @@ def add_model(
     )
     kept = session.apps.deployed_models()
     started = {model.name: mark}
-    put_fleet(session, applied, _policy(told, plan.fleet), plan.shapes, kept, base=str(told["text"]), started=started)
+    policy, base = _policy(told, plan.fleet), str(told["text"])
+    digests = put_fleet(session, applied, policy, plan.shapes, kept, base=base, started=started)
     session.expect(text)
-    return model, plan
+    goal = Goal(
+        document=text,
+        wanted={model.name: model.num_replicas},
+        digests={model.name: digests[model.name]},
+        outlives_failure=True,
+        remedy=f"longboat stop {model.name} ends it",
+    )
+    return AddedModel(model, plan, goal)
 
 
 def end_started(session: Session, name: str) -> None:

@@ -37,12 +37,14 @@ class Goal:
     document: the fleet's text that the controller must have
     wanted: model → replicas; digests: model → what its replicas must have been started with to count as ready
     outlives_failure: whether the fleet, or what was there before, goes on running when this does not come true
+    remedy: what to do when it does not
     """
 
     document: str
     wanted: Mapping[str, int]
     digests: Mapping[str, str]
     outlives_failure: bool = False
+    remedy: str = "fix the cause and run longboat up again"
 
 
 @dataclass(slots=True)
@@ -65,8 +67,8 @@ class Watch:
             if report.taken_back.get(model, ("", ""))[0] == digest:
                 return _taken_back(model, report.taken_back[model][1])
         for model, failure in report.failures.items():
-            if model in report.updating:
-                continue  # the controller takes it back, and says so
+            if model in report.updating or model not in self.goal.wanted:
+                continue  # the controller takes an update back, and says so
             failed = self.failed.setdefault(model, set())
             failed.add(failure.state.replica)
             if len(failed) >= GIVE_UP_AFTER_FAILURES or model in given_up:
@@ -219,4 +221,4 @@ def _next(states: Iterable[ReplicaState], goal: Goal) -> str:
     words = [f"the whole log is {named}"] if named else []
     if goal.outlives_failure:
         words += [f"longboat logs {model} shows it" for model in dict.fromkeys(state.model for state in states)]
-    return "; ".join([*words, "fix the cause and run longboat up again"])
+    return "; ".join([*words, goal.remedy])

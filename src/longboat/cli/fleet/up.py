@@ -48,7 +48,7 @@ def run_up(
 
     overlays: files that are merged onto ``target``
     replan: recompute what was decided before; force: start even what is sure not to fit
-    end_started: end models that were started in the console and that the file lacks
+    end_started: end models that were started without the file
     as_json: one document on stdout, when all is ready or with the error that it ends with; the rest on stderr
     """
     told, out = False, sys.stderr if as_json else sys.stdout

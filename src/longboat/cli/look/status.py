@@ -105,6 +105,8 @@ def _print(
         console.print("the controller has just started: replicas may be missing here", style="dim", highlight=False)
     for line in count_lines(report, all_of_them=why):
         console.print(line, style="dim", highlight=False, soft_wrap=True)
+    for line in _started_lines(report):
+        console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
     if why:
         console.print(decision_table(report))
         console.print(start_table(getattr(report, "starts", {})))
@@ -119,6 +121,16 @@ def _print(
             console.print(f"{name} {DOES[model.task]}", style="dim", highlight=False)
     for line in forced_lines(report):
         console.print(line, style="red", highlight=False, soft_wrap=True)
+
+
+def _started_lines(report: FleetReport) -> Iterator[str]:
+    """Say which models no fleet file has, and how they end."""
+    if not (started := _started(report)):
+        return
+    from longboat.cluster.fleet.started import StartedModel
+
+    for model, mark in sorted(started.items()):
+        yield f"{model}: {StartedModel(**mark)}, without the file; longboat stop {model} ends it"
 
 
 def _external_limits(
@@ -176,6 +188,7 @@ def _document(session: Session | QuickSession, report: FleetReport) -> dict[str,
         "wanted": wanted_replicas(report),
         "counts": {model: dataclasses.asdict(count) for model, count in report.counts.items()},
         "decisions": [dict(decision) for decision in report.decisions],
+        "started": _started(report),
         "starts": _starts_document(report),
         "tasks": {name: model.task for name, model in shown.models.items()},
         "external": {model.name: list(model.urls) for model in shown.external},
@@ -189,6 +202,11 @@ def _document(session: Session | QuickSession, report: FleetReport) -> dict[str,
         "updating": dict(report.updating),
         "taken_back": {model: {"digest": digest, "why": why} for model, (digest, why) in report.taken_back.items()},
     }
+
+
+def _started(report: FleetReport) -> dict[str, dict[str, Any]]:
+    """Return model → the mark of the operator who started it without the file."""
+    return {model: dict(mark) for model, mark in getattr(report, "started", {}).items()}  # an older report lacks it
 
 
 def _starts_document(report: FleetReport) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Carries out one order of the console: JSON on standard input, JSON on standard output."""
+"""Carries out one order that a gateway passes on: JSON on standard input, JSON on standard output."""
 
 from __future__ import annotations
 

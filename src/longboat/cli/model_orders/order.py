@@ -1,23 +1,27 @@
-"""One order of the console: start a model that no file has, or end it."""
+"""One order: start a model that no file has, or end it. The console, the admin API and the commands give it."""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from longboat.core.errors import LongboatError, UserInputError
 
-__all__ = ("EndOrder", "StartOrder", "answer_bytes", "entry_of")
+if TYPE_CHECKING:
+    from longboat.cli.fleet.model_changes import AddedModel
+    from longboat.cluster.ray.session import Session
+
+__all__ = ("EndOrder", "StartOrder", "answer_bytes", "entry_of", "start_model", "started_values")
 
 _Name = Annotated[str, Meta(max_length=256)]
 
 
 class StartOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="start", tag_field="order"):
-    """The form of the page. It has no argument, environment or path of an engine: these come by the file only."""
+    """A model, as a form or a command names it. It has no argument, environment or path of an engine: the file has."""
 
     # as in the fleet file: hf:ORG/NAME, builtin:NAME, a folder, or a place in storage
     source: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -58,22 +62,38 @@ def _answer(order: bytes) -> dict[str, Any]:
 
 def _carry_out(order: Order) -> dict[str, Any]:
     """Change the fleet. Raises LongboatError."""
-    from longboat.cli.fleet.model_changes import add_model, end_started
+    from longboat.cli.fleet.model_changes import end_started
     from longboat.cli.shared.cluster_at_hand import connect
-    from longboat.cli.shared.console import make_console
-    from longboat.cluster.fleet.started import StartedModel
-    from longboat.spec.files.dump import dump_model
 
     with connect() as session:
         if isinstance(order, EndOrder):
             end_started(session, order.model)
             return {"ended": order.model}
-        mark = StartedModel(by=order.by, since_s=round(time.time(), 3))
-        model, plan = add_model(session, entry_of(order), mark, make_console(stderr=True))
-    shape = plan.shapes[model.name]
-    why = plan.decision.reasons.get(model.name) or shape.reason
-    notes = plan.decision.notes.get(model.name, ())
-    return {"started": model.name, "shape": shape.title, "why": why, "notes": list(notes), "entry": dump_model(model)}
+        return started_values(start_model(session, order))
+
+
+def start_model(session: Session, order: StartOrder) -> AddedModel:
+    """Add the model to the running fleet, with a mark that no file has it. Raises LongboatError."""
+    from longboat.cli.fleet.model_changes import add_model
+    from longboat.cli.shared.console import make_console
+    from longboat.cluster.fleet.started import StartedModel
+
+    mark = StartedModel(by=order.by, since_s=round(time.time(), 3))
+    return add_model(session, entry_of(order), mark, make_console(stderr=True))
+
+
+def started_values(added: AddedModel) -> dict[str, Any]:
+    """Return what was decided, and the entry that keeps the model once it stands in the fleet file."""
+    from longboat.spec.files.dump import dump_model
+
+    name, plan = added.model.name, added.plan
+    return {
+        "started": name,
+        "shape": plan.shapes[name].title,
+        "why": plan.decision.reasons.get(name) or plan.shapes[name].reason,
+        "notes": list(plan.decision.notes.get(name, ())),
+        "entry": dump_model(added.model),
+    }
 
 
 def entry_of(order: StartOrder) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class CommandPanels(CommandList):
             raise SystemExit(exit_code(interrupt)) from None
 
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Run": ("demo", "up", "chat", "scale", "pause", "resume", "drain", "down"),
+        "Run": ("demo", "up", "chat", "start", "stop", "scale", "pause", "resume", "drain", "down"),
         "Look": ("status", "console", "routes", "why", "logs", "usage", "dashboards"),
         "Plan": ("init", "check", "plan", "fit", "cost", "simulate", "schema"),
         "Set up": ("cluster", "bundle", "node", "engines", "weights", "adapters", "keys", "gateway"),

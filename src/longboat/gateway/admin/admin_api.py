@@ -5,22 +5,29 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from longboat.core.errors import ClusterError
-from longboat.gateway.admin.adapter_changes import MAX_WAIT_S, add_adapter, remove_adapter
-from longboat.gateway.admin.count_changes import VERBS, change_count
-from longboat.gateway.admin.engine_kills import kill_engine
+from longboat.gateway.admin.admin_call import (
+    ROLES,
+    AdminAnswer,
+    AdminCall,
+    AdminCaller,
+    AdminState,
+    bad_query,
+    may_steer,
+    not_allowed,
+    whole_number,
+)
+from longboat.gateway.admin.admin_changes import change_of
 from longboat.gateway.admin.local_clients import is_here
 from longboat.gateway.admin.node_query import USAGE_DAYS, MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
-from longboat.gateway.admin.node_view import Node
 from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
 from longboat.gateway.admin.scrape_targets import KINDS, engine_targets, fleet_gateways, gateway_targets, own_target
 from longboat.gateway.api.paths import unknown_path
-from longboat.gateway.config import GatewayConfig
 from longboat.gateway.http.error_responses import method_not_allowed, unknown_model
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import presented_key
@@ -28,84 +35,18 @@ from longboat.gateway.limits.policy_view import LivePolicy
 from longboat.gateway.records.host_gauges import host_gauges
 from longboat.gateway.records.metrics_text import CONTENT_TYPE, render
 from longboat.gateway.records.usage_store import day_of
-from longboat.gateway.sign_in.desk import SignInDesk, looks_like_token
+from longboat.gateway.sign_in.desk import looks_like_token
 from longboat.gateway.sign_in.problems import ProviderSilentError, RefusedError
-from longboat.gateway.upstreams.table import LiveTable
 from longboat.routing.capacity.daily_rests import with_rests
 from longboat.telemetry import logger
 
 log = logger("gateway")
 
-__all__ = ("ROLES", "AdminAnswer", "AdminState", "adapter_rows", "answer", "is_admin_path", "may_steer")
+__all__ = ("adapter_rows", "answer", "is_admin_path")
 
 _MAX_LIMIT = 1000
 _REQUEST_PATH = re.compile(r"requests/[^/]{1,400}")
-_ADAPTER_PATH = re.compile(r"adapters/[^/]{1,400}")
-_KILL_PATH = "kill-engine"
-_COUNT_PATH = re.compile(rf"models/([^/]{{1,400}})/({'|'.join(VERBS)})")
-ROLES = {"viewer": 1, "operator": 2}
 _READ: Final = ("state", "usage", "requests", "adapters", "routes", "trace", "prometheus-targets")
-
-
-class AdminAnswer(NamedTuple):
-    """A response of the admin API."""
-
-    status: int
-    # a JSON document, or whole bytes
-    body: dict[str, Any] | bytes
-    content_type: str = "application/json"
-
-
-class AdminState(Protocol):
-    """The parts of the gateway that the admin API needs: policy, keys, endpoints, and the view of the node."""
-
-    @property
-    def config(self) -> GatewayConfig: ...
-    @property
-    def live(self) -> LivePolicy: ...
-    @property
-    def node(self) -> Node: ...
-    @property
-    def table(self) -> LiveTable: ...
-    @property
-    def sign_in(self) -> SignInDesk: ...
-
-
-class _Caller(NamedTuple):
-    """The rights of a client."""
-
-    # the role by its number in ROLES; 0: without a role
-    rank: int = 0
-    # without a role: the tenant whose records may be read
-    tenant: str | None = None
-    # whether a key was presented and found
-    known: bool = False
-    # whether the metrics may be read without a role
-    scrapes: bool = False
-
-
-class _Call(NamedTuple):
-    """A call with the rights of its client."""
-
-    state: AdminState
-    caller: _Caller
-    query: Mapping[str, str]
-    body: bytes
-    host: str  # as the client named this gateway
-
-    @property
-    def node(self) -> Node:
-        return self.state.node
-
-    @property
-    def only(self) -> str | None:
-        """The tenant whose records may be read; None reads all."""
-        return self.caller.tenant if not self.caller.rank else None
-
-
-def may_steer(rank: int) -> bool:
-    """Return whether a role may change something, and not only read. rank: its number in ROLES"""
-    return rank >= ROLES["operator"]
 
 
 def is_admin_path(path: str) -> bool:
@@ -127,7 +68,7 @@ async def answer(
     if isinstance(caller, Refusal):
         return caller
     given = {name: values[-1] for name, values in parse_qs(query[:2000]).items()}
-    call = _Call(state, caller, given, body, noted.get(b"host", b"").decode("latin-1"))
+    call = AdminCall(state, caller, given, body, noted.get(b"host", b"").decode("latin-1"))
     try:
         if path == "/metrics":
             return await _metrics(call, method)
@@ -139,33 +80,33 @@ async def answer(
         return Refusal(status=503, message=message, code="gateway_parent", retry_after_s=1)
 
 
-async def _metrics(call: _Call, method: str) -> Refusal | AdminAnswer:
+async def _metrics(call: AdminCall, method: str) -> Refusal | AdminAnswer:
     if method not in ("GET", "HEAD"):
         return method_not_allowed(method, "GET, HEAD")
     if not (call.caller.scrapes or call.caller.rank):
-        return _not_allowed(call.caller, "the metrics", "viewer")
+        return not_allowed(call.caller, "the metrics", "viewer")
     snapshot = await call.node.ask(MetricsQuery())
     node = host_gauges(call.state.config.state_folder)
     return AdminAnswer(200, render({**snapshot, "node": node}), CONTENT_TYPE)
 
 
-async def _load(call: _Call, method: str) -> Refusal | AdminAnswer:
+async def _load(call: AdminCall, method: str) -> Refusal | AdminAnswer:
     """Answer as vLLM does: the number of requests in progress, here of all processes of this node."""
     if method not in ("GET", "HEAD"):
         return method_not_allowed(method, "GET, HEAD")
     if not (call.caller.scrapes or call.caller.known):
-        return _not_allowed(call.caller, "the load", "viewer")
+        return not_allowed(call.caller, "the load", "viewer")
     return AdminAnswer(200, {"server_load": (await call.node.report())["in_flight"]})
 
 
-async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
+async def _admin(call: AdminCall, method: str, path: str) -> Refusal | AdminAnswer:
     if not (call.caller.rank or call.caller.tenant is not None):
-        return _not_allowed(call.caller, "the admin API", "viewer")
+        return not_allowed(call.caller, "the admin API", "viewer")
     name = path.removeprefix("/admin/v1/")
-    if change := _change_of(method, name):
+    if change := change_of(method, name):
         if not may_steer(call.caller.rank):
-            return _not_allowed(call.caller, change, "operator")
-        return await _change(call, method, name)
+            return not_allowed(call.caller, change.what, "operator")
+        return await change.carry_out(call, method)
     if name not in _READ and not _REQUEST_PATH.fullmatch(name):
         return unknown_path(path)
     if method not in ("GET", "HEAD"):
@@ -173,15 +114,15 @@ async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
     return await _read(call, name)
 
 
-async def _read(call: _Call, name: str) -> Refusal | AdminAnswer:
+async def _read(call: AdminCall, name: str) -> Refusal | AdminAnswer:
     match name:
         case "state":
             if not call.caller.rank:
-                return _not_allowed(call.caller, "the gateway's state", "viewer")
+                return not_allowed(call.caller, "the gateway's state", "viewer")
             return AdminAnswer(200, await call.node.report())
         case "adapters":
             if not call.caller.rank:
-                return _not_allowed(call.caller, "the list of adapters", "viewer")
+                return not_allowed(call.caller, "the list of adapters", "viewer")
             return AdminAnswer(200, {"adapters": adapter_rows(call.state)})
         case "routes" | "trace":
             return await _routing(call, name)
@@ -205,7 +146,7 @@ def adapter_rows(state: AdminState) -> list[dict[str, Any]]:
     return rows
 
 
-async def _request(call: _Call, request_id: str) -> Refusal | AdminAnswer:
+async def _request(call: AdminCall, request_id: str) -> Refusal | AdminAnswer:
     document = await call.node.ask(TimelineQuery(request_id, call.only))
     if document["request"] is None:
         return _no_request(request_id, document["missing"])
@@ -215,9 +156,9 @@ async def _request(call: _Call, request_id: str) -> Refusal | AdminAnswer:
     return AdminAnswer(200, {**request, "missing": document["missing"]})
 
 
-async def _routing(call: _Call, name: str) -> Refusal | AdminAnswer:
+async def _routing(call: AdminCall, name: str) -> Refusal | AdminAnswer:
     if not call.caller.rank:
-        return _not_allowed(call.caller, "what concerns all tenants", "viewer")
+        return not_allowed(call.caller, "what concerns all tenants", "viewer")
     if name == "trace":
         return AdminAnswer(200, await call.node.ask(TraceQuery(call.query.get("reader", "")[:64])))
     model = call.query.get("model", "")
@@ -227,10 +168,10 @@ async def _routing(call: _Call, name: str) -> Refusal | AdminAnswer:
     return AdminAnswer(200, document)
 
 
-async def _targets(call: _Call) -> Refusal | AdminAnswer:
+async def _targets(call: AdminCall) -> Refusal | AdminAnswer:
     """Answer Prometheus' HTTP service discovery, which takes a list."""
     if not call.caller.rank:
-        return _not_allowed(call.caller, "the targets", "viewer")
+        return not_allowed(call.caller, "the targets", "viewer")
     if (kind := call.query.get("of", KINDS[0])) not in KINDS:
         return Refusal(status=400, message=f"'of' must be one of {', '.join(KINDS)}.", code="bad_query", param="of")
     config = call.state.config
@@ -248,20 +189,20 @@ async def _targets(call: _Call) -> Refusal | AdminAnswer:
     return groups if isinstance(groups, Refusal) else AdminAnswer(200, msgspec.json.encode(groups))
 
 
-async def _requests(call: _Call) -> Refusal | AdminAnswer:
-    limit = _whole_number(call.query.get("limit", "50"), _MAX_LIMIT)
+async def _requests(call: AdminCall) -> Refusal | AdminAnswer:
+    limit = whole_number(call.query.get("limit", "50"), _MAX_LIMIT)
     if limit is None:
-        return _bad_query("limit", _MAX_LIMIT)
+        return bad_query("limit", _MAX_LIMIT)
     tenant = call.query.get("tenant", call.only)
     if call.only is not None and tenant != call.only:
         return Refusal(status=404, message="There is no such tenant for this key.", code="tenant_not_found")
     return AdminAnswer(200, await call.node.ask(RecentQuery(tenant, limit)))
 
 
-async def _usage(call: _Call) -> Refusal | AdminAnswer:
-    days = _whole_number(call.query.get("days", str(USAGE_DAYS)), 366)
+async def _usage(call: AdminCall) -> Refusal | AdminAnswer:
+    days = whole_number(call.query.get("days", str(USAGE_DAYS)), 366)
     if days is None:
-        return _bad_query("days", 366)
+        return bad_query("days", 366)
     document = await call.node.ask(UsageQuery(days))
     rows = [row for row in document["days"] if call.only in (None, row["tenant"])]
     limits = [limit for limit in document["limits"] if call.only in (None, limit.get("tenant"))]
@@ -269,66 +210,10 @@ async def _usage(call: _Call) -> Refusal | AdminAnswer:
     return AdminAnswer(200, {"days": rows, "limits": rests, "missing": document["missing"]})
 
 
-def _change_of(method: str, name: str) -> str:
-    """Return what a request would change, in words, which needs an operator; empty where it only reads."""
-    if name in ("drain", "undrain"):
-        return name
-    if (name == "adapters" and method == "POST") or _ADAPTER_PATH.fullmatch(name):
-        return "changes of adapters"
-    if name == _KILL_PATH:
-        return "ends of engines"
-    return "numbers of replicas" if _COUNT_PATH.fullmatch(name) else ""
-
-
-async def _change(call: _Call, method: str, name: str) -> Refusal | AdminAnswer:
-    if name in ("drain", "undrain"):
-        return await _steer(call, method, name)
-    if found := _COUNT_PATH.fullmatch(name):
-        return await _change_count(call, method, unquote(found[1]), found[2])
-    if name == _KILL_PATH:
-        return await _kill(call, method)
-    return await _change_adapters(call, method, name)
-
-
-async def _steer(call: _Call, method: str, verb: str) -> Refusal | AdminAnswer:
-    if method != "POST":
-        return method_not_allowed(method, "POST")
-    await (call.node.drain() if verb == "drain" else call.node.undrain())
-    return AdminAnswer(200, {"draining": verb == "drain"})
-
-
-async def _change_adapters(call: _Call, method: str, name: str) -> Refusal | AdminAnswer:
-    if method not in ("POST", "DELETE") or (method == "POST") != (name == "adapters"):
-        return method_not_allowed(method, "DELETE")
-    wait_s = _whole_number(call.query.get("timeout_s", "60"), MAX_WAIT_S)
-    if wait_s is None:
-        return _bad_query("timeout_s", MAX_WAIT_S)
-    daemon = call.state.config.daemon_socket
-    if method == "POST":
-        found = await add_adapter(daemon, call.body, wait_s)
-    else:
-        found = await remove_adapter(daemon, unquote(name.removeprefix("adapters/")), wait_s)
-    return found if isinstance(found, Refusal) else AdminAnswer(200, found)
-
-
-async def _change_count(call: _Call, method: str, model: str, verb: str) -> Refusal | AdminAnswer:
-    if method != "POST":
-        return method_not_allowed(method, "POST")
-    found = await change_count(call.state.config.daemon_socket, model, verb, call.body, "admin API")
-    return found if isinstance(found, Refusal) else AdminAnswer(200, found)
-
-
-async def _kill(call: _Call, method: str) -> Refusal | AdminAnswer:
-    if method != "POST":
-        return method_not_allowed(method, "POST")
-    found = await kill_engine(call.state, call.body)
-    return found if isinstance(found, Refusal) else AdminAnswer(200, found)
-
-
 # the client's rights
 
 
-async def _bearer(state: AdminState, presented: bytes) -> _Caller | Refusal | None:
+async def _bearer(state: AdminState, presented: bytes) -> AdminCaller | Refusal | None:
     """Return the rights of a provider's token; None where the client sent none, or a key."""
     sign_in = state.live.policy.sign_in
     if sign_in is None or not looks_like_token(presented):
@@ -342,10 +227,10 @@ async def _bearer(state: AdminState, presented: bytes) -> _Caller | Refusal | No
         log.warning("a token cannot be checked: %s", error)
         message = "The token cannot be checked: the sign-in provider does not answer. Try again in a moment."
         return Refusal(status=503, message=message, code="provider_silent", retry_after_s=5)
-    return _Caller(rank=ROLES.get(grant.role, 0), tenant=grant.tenant or None, known=True)
+    return AdminCaller(rank=ROLES.get(grant.role, 0), tenant=grant.tenant or None, known=True)
 
 
-def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
+def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> AdminCaller:
     """Find the rights: an admin's key has its role, a tenant's key reads that tenant's records.
 
     Without a key, a client on this machine may read the metrics. Where the policy has no keys at all, it may read
@@ -356,20 +241,12 @@ def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> _Calle
     presented = presented_key(noted)
     if presented:
         if (admin := live.keys.admin_of(presented)) is not None:
-            return _Caller(rank=ROLES.get(admin.role, 0), known=True)
+            return AdminCaller(rank=ROLES.get(admin.role, 0), known=True)
         if live.keys.asks and (tenant := live.keys.tenant_of(presented, time.time())) is not None:
-            return _Caller(tenant=tenant.name, known=True)
+            return AdminCaller(tenant=tenant.name, known=True)
         if not keyless:
-            return _Caller()  # a wrong key is refused, wherever it comes from
-    return _Caller(rank=ROLES["viewer"] if keyless and here else 0, scrapes=keyless or here)
-
-
-def _not_allowed(caller: _Caller, what: str, role: str) -> Refusal:
-    if caller.known:
-        message = f"This key does not give access to {what}. Use an admin key with the role {role!r}."
-        return Refusal(status=403, message=message, code="not_allowed")
-    message = f"To use {what}, send 'Authorization: Bearer KEY' with an admin key (gateway.admin in the fleet file)."
-    return Refusal(status=401, message=message, code="admin_key_required")
+            return AdminCaller()  # a wrong key is refused, wherever it comes from
+    return AdminCaller(rank=ROLES["viewer"] if keyless and here else 0, scrapes=keyless or here)
 
 
 # error responses
@@ -379,11 +256,3 @@ def _no_request(request_id: str, missing: list[str]) -> Refusal:
     silent = f" These processes did not respond: {', '.join(missing)}." if missing else ""
     message = f"No recent request has the id {request_id[:128]!r}. Each node keeps only its last requests.{silent}"
     return Refusal(status=404, message=message, code="request_not_found")
-
-
-def _bad_query(name: str, most: int) -> Refusal:
-    return Refusal(status=400, message=f"{name!r} must be a number from 1 to {most}.", code="bad_query", param=name)
-
-
-def _whole_number(text: str, most: int) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 and 1 <= int(text) <= most else None

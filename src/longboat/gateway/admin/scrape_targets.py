@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from longboat.gateway.admin.fleet_orders import ask_daemon
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.orders.fleet_orders import ask_daemon
 
 __all__ = ("KINDS", "engine_targets", "fleet_gateways", "gateway_targets", "own_target")
 

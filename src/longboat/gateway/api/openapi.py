@@ -94,6 +94,8 @@ def _own(path: str, method: str, summary: str) -> dict[str, Any]:
     operation = {"summary": summary, "operationId": _operation_id(method.lower(), path), "responses": responses}
     if path in _OPEN_PATHS:
         operation["security"] = []
+    if method == "POST" and path in _BODIES:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _BODIES[path]}}}
     return operation
 
 
@@ -122,6 +124,8 @@ _SECURITY = {
 }
 
 _TEXT = {"type": "string"}
+_NAME = {"type": "string", "minLength": 1, "maxLength": 256}
+_SOURCE = {"type": "string", "minLength": 1, "maxLength": 4096}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
 _SCHEMAS = {
     "Error": {
@@ -149,3 +153,31 @@ _SCHEMAS = {
         },
     },
 }
+
+
+def _form(required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required.split(), "properties": properties, "additionalProperties": False}
+
+
+_BODIES = {
+    "/admin/v1/adapters": _form(
+        "model source", model=_NAME, source=_SOURCE, name=_NAME, tenants={"type": "array", "items": _NAME}
+    ),
+    "/admin/v1/models": _form(
+        "source",
+        source={
+            **_SOURCE,
+            "description": "As in the fleet file: hf:ORG/NAME, builtin:NAME, a folder",
+        },
+        name=_NAME,
+        engine={"type": "string", "maxLength": 64},
+        replicas={"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1},
+        context={"type": "integer", "minimum": 1, "maximum": 100_000_000},
+        cpus={"type": "number", "exclusiveMinimum": 0, "maximum": 1024, "description": "Of one rank"},
+    ),
+    "/admin/v1/models/{id}/scale": _form(
+        "replicas", replicas={"oneOf": [{"type": "integer", "minimum": 1, "maximum": 100_000}, {"const": "auto"}]}
+    ),
+    "/admin/v1/kill-engine": _form("replica", replica=_NAME),
+}
+"""Bodies that the gateway itself reads: path → schema."""

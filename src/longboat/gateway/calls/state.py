@@ -20,6 +20,7 @@ from longboat.gateway.config import GatewayConfig
 from longboat.gateway.console.console import Console
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.policy_view import LivePolicy, decode_policy, digest_of_policy
+from longboat.gateway.orders.model_orders import ModelOrders
 from longboat.gateway.prefixes.feed import FeedState
 from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics
@@ -85,6 +86,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.accounting.trips = self.trips
         self.accounting.wallets = Wallets(self.live.policy)
         self.console = Console(config)
+        self.model_orders = ModelOrders(config.run_folder)
         self.sign_in = SignInDesk(config, clock)
         self.node: Node  # answers for the node; set by the maker of this state
         self.connections: set[SweptConnection] = set()

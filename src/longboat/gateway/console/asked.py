@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from longboat.core.clock import Clock
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.admin.admin_api import AdminState
+from longboat.gateway.admin.admin_call import AdminState
 from longboat.gateway.console.console import Console
 
 __all__ = ("Asked", "ChatAs", "ConsoleAnswer", "ConsoleState")

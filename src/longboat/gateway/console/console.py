@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from longboat.core.errors import UserInputError
 from longboat.gateway.config import GatewayConfig
-from longboat.gateway.console.model_orders import ModelOrders
 from longboat.gateway.console.plan_worker import PlanWorkers
 from longboat.gateway.console.sections import Sections
 from longboat.gateway.console.sessions import Failures, Sessions, cookie_of
@@ -32,9 +30,7 @@ class Console:
         self.failures = Failures()
         self.provider_failures = Failures()  # of sign-ins through the provider: links can cause them, and keys go on
         self.sections = Sections()
-        run = Path(config.daemon_socket).parent if config.daemon_socket else None
-        self.plans = PlanWorkers(run)
-        self.models = ModelOrders(run)
+        self.plans = PlanWorkers(config.run_folder)
         self.is_secure = config.tls_certificate is not None
         # the fleet as the controller sees it (``cluster.protocol.console_view``); None: it never sent one
         self.view: Mapping[str, Any] | None = None

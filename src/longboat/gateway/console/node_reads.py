@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from longboat.gateway.admin.fleet_orders import ask_daemon
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.orders.fleet_orders import ask_daemon
 
 __all__ = ("read_log", "stored_weights")
 

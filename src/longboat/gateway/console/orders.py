@@ -7,18 +7,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from longboat.gateway.admin.adapter_changes import add_adapter, remove_adapter
-from longboat.gateway.admin.count_changes import VERBS, change_count
-from longboat.gateway.admin.engine_kills import kill_engine
-from longboat.gateway.admin.key_changes import make_key, revoke_key
 from longboat.gateway.console.asked import ConsoleState
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.orders.adapter_changes import add_adapter, remove_adapter
+from longboat.gateway.orders.count_changes import VERBS, change_count
+from longboat.gateway.orders.engine_kills import kill_engine
+from longboat.gateway.orders.key_changes import make_key, revoke_key
 
 __all__ = ("KILL", "ORDERS", "Order", "carry_out")
 
 KILL = "kill-engine"
 _ADAPTER_WAIT_S = 60
-_NO_FORM = "Send the fields of the form as one JSON object."
 
 
 class Order(NamedTuple):
@@ -69,27 +68,22 @@ async def _kill_engine(state: ConsoleState, order: Order) -> Answer:
 
 
 async def _plan(state: ConsoleState, order: Order) -> Answer:
-    if (question := _form(order)) is None:
-        return Refusal(status=400, message=_NO_FORM, code="bad_plan")
+    try:
+        question = orjson.loads(order.body)
+    except orjson.JSONDecodeError:
+        question = None
+    if not isinstance(question, dict):
+        message = "Send the fields of the form as one JSON object."
+        return Refusal(status=400, message=message, code="bad_plan")
     return await state.console.plans.answer(question, state.clock.monotonic_s())
 
 
 async def _start_model(state: ConsoleState, order: Order) -> Answer:
-    if (form := _form(order)) is None:
-        return Refusal(status=400, message=_NO_FORM, code="bad_model")
-    return await state.console.models.carry_out({**form, "order": "start", "by": f"{order.by}, console"})
+    return await state.model_orders.start(order.body, f"{order.by}, console")
 
 
 async def _end_model(state: ConsoleState, order: Order) -> Answer:
-    return await state.console.models.carry_out({"order": "end", "model": order.query.get("model", "")})
-
-
-def _form(order: Order) -> dict[str, Any] | None:
-    try:
-        found = orjson.loads(order.body)
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None
+    return await state.model_orders.end(order.query.get("model", ""))
 
 
 ORDERS: Mapping[str, Callable[[ConsoleState, Order], Awaitable[Answer]]] = {

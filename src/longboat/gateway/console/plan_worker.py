@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from longboat.gateway.console.sections import Sections
-from longboat.gateway.console.worker_process import ask_worker
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.orders.worker_process import ask_worker
 
 __all__ = ("PlanWorkers",)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from longboat.core.policy import ANONYMOUS, AdminCredential, KeyRecord, TenantPolicy
 from longboat.core.sign_in import SignIn
-from longboat.gateway.admin.admin_api import ROLES, may_steer
+from longboat.gateway.admin.admin_call import ROLES, may_steer
 from longboat.gateway.admin.local_clients import is_here
 from longboat.gateway.console.sessions import Session, Sessions
 from longboat.gateway.http.responses import Refusal

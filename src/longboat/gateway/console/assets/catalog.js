@@ -2,7 +2,7 @@
 
 import { follow, post, session } from "./api.js";
 import { h, table, text } from "./dom.js";
-import { bytes, count, percent, seconds, short, usd } from "./format.js";
+import { bytes, count, counted, percent, seconds, short, usd } from "./format.js";
 
 /** A part of the page that works only while it is open. `begin` returns what ends it. */
 export function part(title, begin, ...children) {
@@ -83,7 +83,7 @@ export function adapters(models) {
     { title: "Adapter", cell: (row) => ({ text: row.name, class: "name" }) },
     { title: "Model", cell: (row) => row.model },
     { title: "Tenants", wide: true, cell: (row) => (row.tenants === null ? "all that may use the model" : row.tenants.join(", ")) },
-    { title: "Served by", num: true, cell: (row) => `${Object.values(row.served_by).flat().length} replica(s)` },
+    { title: "Served by", num: true, cell: (row) => counted(Object.values(row.served_by).flat().length, "replica") },
     ...(session.may_steer ? [{ title: "Change", cell: (row) => ({ node: (cell) => removal(cell, row.name) }) }] : []),
   ], (row) => row.name, { empty: "No model has adapters." });
   list.update([]);

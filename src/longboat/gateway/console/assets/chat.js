@@ -204,7 +204,7 @@ function summarize(answer, shown, schema) {
   if (answer.tokens > 1 && ended - answer.first >= LEAST_MS) parts.push(`${((answer.tokens - 1) / ((ended - answer.first) / 1e3)).toFixed(1)} tokens/s`);
   if (schema && answer.content) parts.push(isJson(answer.content) ? "the answer is JSON" : "the answer is not JSON");
   text(shown.note, parts.join(" · "));
-  if (answer.id) shown.note.append(" · ", h("a", { href: `/console/requests/${encodeURIComponent(answer.id)}`, text: "its way" }));
+  if (answer.id) shown.note.append(" · ", h("a", { href: `/console/requests/${encodeURIComponent(answer.id)}`, text: "timeline" }));
 }
 
 function isJson(value) {

@@ -2,7 +2,7 @@
 
 import { follow } from "./api.js";
 import { attribute, classes, h, keyed, table, text, tile } from "./dom.js";
-import { bytes, clock, count, seconds, short } from "./format.js";
+import { bytes, clock, count, counted, seconds, short } from "./format.js";
 import { lastOf } from "./history.js";
 
 const MAX_CARDS = 64;
@@ -108,12 +108,12 @@ function problemsOf(view, gateway) {
   for (const [model, wanted] of Object.entries(view.counts)) {
     const ready = view.replicas.filter((each) => each.model === model && each.phase === "ready").length;
     if (wanted.wanted > 0 && ready === 0) bad(model, "no replica is ready, so requests wait or fail.");
-    if (wanted.unplaced) bad(model, `${wanted.unplaced} replica(s) wait: no node has room. ${wanted.problem}`);
+    if (wanted.unplaced) bad(model, `${counted(wanted.unplaced, "replica")} without a place: no node has room. ${wanted.problem}`);
     else if (wanted.problem) warn(model, wanted.problem);
     if (wanted.paused) warn(model, "is paused; `longboat resume` starts it.");
   }
   for (const each of view.replicas) {
-    if (BAD.includes(each.phase)) bad(`${each.model} ${each.replica}`, `is ${each.phase}${each.detail ? `: ${each.detail}` : "."}`);
+    if (BAD.includes(each.phase)) bad(`${each.model} ${each.replica}`, `${each.phase === "failed" ? "has failed" : `is ${each.phase}`}${each.detail ? `: ${each.detail}` : "."}`);
     else if (!["ready", "draining"].includes(each.phase)) warn(`${each.model} ${each.replica}`, `has been ${each.phase} for ${seconds(each.phase_s[each.phase])}${each.detail ? `: ${each.detail}` : "."}`);
     for (const [adapter, why] of Object.entries(each.adapter_problems)) warn(`${each.model} ${each.replica}`, `does not serve the adapter ${adapter}: ${why}`);
   }

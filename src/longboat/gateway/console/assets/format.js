@@ -5,6 +5,9 @@ const UNITS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]];
 
 export const count = (value) => (value === null || value === undefined ? "–" : whole.format(value));
 
+/** A number with its noun: `1 replica`, `3 replicas`. */
+export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+
 export function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   for (const [size, unit] of UNITS) if (value >= size) return `${(value / (size === 1e4 ? 1e3 : size)).toFixed(1)}${unit}`;

@@ -93,7 +93,7 @@ function showFrame() {
   main = h("main", { id: "main" });
   app.replaceChildren(
     h("header", { class: "bar" },
-      h("a", { class: "brand", href: "/console" }, h("img", { src: "/console/assets/longboat.svg", alt: "" }), "Longboat",
+      h("a", { class: "brand", href: "/console" }, h("img", { src: "/console/assets/longboat.svg", alt: "Longboat" }), h("span", { class: session.fleet ? "word" : "", "aria-hidden": "true", text: "Longboat" }),
         h("span", { class: "soft", text: session.fleet })),
       h("nav", { "aria-label": "Pages" }, ...links.values()), h("span", { class: "grow" }), pulse,
       h("span", { class: "soft user", text: session.name === session.role ? session.name : `${session.name} · ${session.role}` }),

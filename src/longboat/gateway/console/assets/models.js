@@ -3,7 +3,7 @@
 import { follow, post, session } from "./api.js";
 import { adapters, fitting, part, weights } from "./catalog.js";
 import { h, table, text } from "./dom.js";
-import { count, percent, seconds, short } from "./format.js";
+import { count, counted, percent, seconds, short } from "./format.js";
 import { lastOf } from "./history.js";
 import { logs } from "./logs.js";
 import { starting } from "./start.js";
@@ -83,11 +83,10 @@ function stateOf(row) {
 const resumeOf = (replicas) => [...new Set(replicas.map((replica) => replica.resume))].join(", ");
 
 function describe(row, policy) {
-  const words = [`${row.ready} replica(s) ready`];
+  const words = [`${counted(row.ready, "replica")} ready`];
   if (row.scaling.wanted !== undefined) words.push(`${row.scaling.wanted} wanted`);
-  if (row.waiting) words.push(`${row.waiting} request(s) wait`);
-  if (policy) words.push(`replicas are chosen by the policy ${policy}`);
-  return `${words.join(", ")}.`;
+  if (row.waiting) words.push(`${counted(row.waiting, "request")} waiting`);
+  return `${words.join(", ")}.${policy ? ` The policy “${policy}” chooses replicas.` : ""}`;
 }
 
 /** Operators change the number of a model's replicas, as `longboat scale`, `pause` and `resume` do. */
@@ -98,7 +97,7 @@ function counting(model) {
     if (question && !confirm(question)) return;
     try {
       const found = (await post(`${verb}?model=${encodeURIComponent(model)}`, body())).count;
-      text(said, found.paused ? "It is being paused." : found.replicas === null ? "The fleet file decides." : `${found.replicas} replica(s) are wanted.`);
+      text(said, found.paused ? "It is being paused." : found.replicas === null ? "The fleet file decides." : `${counted(found.replicas, "replica")} wanted.`);
     } catch (problem) {
       text(said, problem.message);
     }

@@ -15,8 +15,8 @@ export function show(main, { query }) {
   const stop = h("button", { type: "button", text: "Stop", disabled: true, onclick: () => lanes.forEach((each) => each.stop()) });
   const clear = h("button", { type: "button", text: "Clear", onclick: () => { lanes.forEach((each) => each.clear()); images.clear(); words.focus(); } });
   const model = select("Model", [], "", remember);
-  const other = select("Beside it", [], "", () => { remember(); layOut(); });
-  const tenant = select("In the name of", [], "", () => {});
+  const other = select("Compare with", [], "", () => { remember(); layOut(); });
+  const tenant = select("As tenant", [], "", () => {});
   const system = h("textarea", { rows: "3" });
   const most = h("input", { type: "number", min: "1", value: "512" });
   const heat = h("input", { type: "number", min: "0", max: "2", step: "0.1", placeholder: "the model’s own" });
@@ -31,7 +31,7 @@ export function show(main, { query }) {
   const both = h("div", { class: "lanes" }, ...lanes.map((each) => each.node));
   main.append(h("div", { class: "chat" }, h("div", { class: "panel talk" }, both, images.node, ask, wrong),
     h("div", { class: "panel settings" }, model.node, other.node, session.chooses_tenant ? tenant.node : "", about,
-      h("label", {}, "System prompt", system), h("label", {}, "Most tokens", most), h("label", {}, "Temperature", heat),
+      h("label", {}, "System prompt", system), h("label", {}, "Token limit", most), h("label", {}, "Temperature", heat),
       h("details", {}, h("summary", { text: "Tools" }), h("label", {}, "Definitions, a JSON array", tools)),
       h("details", {}, h("summary", { text: "JSON schema" }), h("label", {}, "The answer’s schema", schema)), clear)));
   words.addEventListener("keydown", (event) => {

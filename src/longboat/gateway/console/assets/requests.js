@@ -71,7 +71,7 @@ function fill(body, found) {
   const tag = outcomeTag(found);
   const facts = [
     ["Request", found.id], ["Received", new Date(found.received * 1e3).toLocaleString("en-GB")], ["Tenant", found.tenant], ["Path", found.path],
-    ["Asked for", found.routing.asked ?? ""], ["Served by", `${found.pool ?? ""}${found.replica ? ` · ${found.replica}` : ""}`], ["Because of", found.routing.reason],
+    ["Asked for", found.routing.asked ?? ""], ["Served by", `${found.pool ?? ""}${found.replica ? ` · ${found.replica}` : ""}`], ["Routed by", found.routing.reason],
     ["TTFT", ms(found.ttft_ms)], ["Total", ms(found.total_ms)], ["Tokens in / cached / out", `${count(found.prompt_tokens)} / ${count(found.cached_tokens)} / ${count(found.completion_tokens)}`],
     ["Status", `${found.status}${found.error ? ` · ${found.error}` : ""}`],
   ];

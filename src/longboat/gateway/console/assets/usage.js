@@ -20,7 +20,7 @@ export function show(main, { query }) {
   const picture = h("button", { text: "Save as SVG", onclick: () => saveFile("longboat-usage.svg", "image/svg+xml", output.file()) });
   const bill = h("button", { class: "hidden", text: "Save cost as SVG", onclick: () => saveFile("longboat-cost.svg", "image/svg+xml", cost.file()) });
   const list = table([
-    { title: "Of", cell: (row) => ({ text: row.name, class: "name" }) },
+    { title: "Name", cell: (row) => ({ text: row.name, class: "name" }) },
     { title: "Requests", num: true, cell: (row) => count(row.requests) },
     { title: "Prompt tokens", num: true, cell: (row) => count(row.prompt_tokens) },
     { title: "From cache", num: true, cell: (row) => (row.prompt_tokens ? percent(row.cached_tokens / row.prompt_tokens) : "–") },
@@ -31,13 +31,13 @@ export function show(main, { query }) {
   const amount = (name) => (row) => (row.kind === "money_per_day" ? money(row[name], row.currency) : count(row[name]));
   const limits = table([
     { title: "Limit of today (UTC)", cell: (row) => row.kind.replaceAll("_", " ") },
-    { title: "Of", cell: (row) => ({ text: row.tenant ?? `external ${row.model}`, class: "name" }) },
+    { title: "Tenant or model", cell: (row) => ({ text: row.tenant ?? `external ${row.model}`, class: "name" }) },
     ...["used", "left", "limit"].map((name) => ({ title: name[0].toUpperCase() + name.slice(1), num: true, cell: amount(name) })),
-    { title: "Part used", num: true, cell: (row) => ({ text: percent(row.used / row.limit), class: row.used >= row.limit ? "tag bad" : row.used >= 0.8 * row.limit ? "tag warn" : "" }) },
+    { title: "Share used", num: true, cell: (row) => ({ text: percent(row.used / row.limit), class: row.used >= row.limit ? "tag bad" : row.used >= 0.8 * row.limit ? "tag warn" : "" }) },
   ], (row) => `${row.tenant} ${row.model} ${row.kind}`, { empty: "No daily limit is set." });
   const ofToday = h("div", { class: "hidden" }, h("h2", { text: "Left today" }), limits.node);
   main.append(h("p", { class: "row" }, by.node, save, picture, bill, h("span", { class: "soft", text: "The last 31 days, of this node. `longboat usage` adds up all nodes." })),
-    h("div", { class: "plots" }, cost.node, output.node, prompt.node), ofToday, h("h2", { text: "In all" }), list.node);
+    h("div", { class: "plots" }, cost.node, output.node, prompt.node), ofToday, h("h2", { text: "Total" }), list.node);
 
   function changed(value) {
     history.replaceState(null, "", `/console/usage?by=${encodeURIComponent(value)}`);

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta, Struct
 
-from longboat.gateway.admin.fleet_orders import order_fleet
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.policy_view import LivePolicy
+from longboat.gateway.orders.fleet_orders import order_fleet
 
 __all__ = ("kill_engine",)
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from longboat.gateway.admin.fleet_orders import order_fleet
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import new_key
+from longboat.gateway.orders.fleet_orders import order_fleet
 
 __all__ = ("make_key", "revoke_key")
 

@@ -1,4 +1,4 @@
-"""Starting and ending models for the console: one process for each order, which does what ``longboat up`` does."""
+"""Starting and ending models that no file has: one process for each order, which does what ``longboat start`` does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from longboat.gateway.console.worker_process import ask_worker
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.orders.worker_process import ask_worker
 
 __all__ = ("ModelOrders",)
 
@@ -31,7 +31,23 @@ class ModelOrders:
         self._deadline_s = deadline_s
         self._turn = asyncio.Lock()
 
-    async def carry_out(self, order: dict[str, Any]) -> dict[str, Any] | Refusal:
+    async def start(self, body: bytes, by: str) -> dict[str, Any] | Refusal:
+        """Start the model of a form; return the document of the response. by: whom the fleet names as the operator"""
+        try:
+            form = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            form = None
+        if not isinstance(form, dict):
+            optional = '"name", "engine", "replicas", "context" and "cpus"'
+            message = f'Send {{"source": MODEL}} as one JSON object, and {optional} where they are needed.'
+            return Refusal(status=400, message=message, code="bad_model")
+        return await self._carry_out({**form, "order": "start", "by": by})
+
+    async def end(self, model: str) -> dict[str, Any] | Refusal:
+        """End a model that was started here; return the document of the response."""
+        return await self._carry_out({"order": "end", "model": model})
+
+    async def _carry_out(self, order: dict[str, Any]) -> dict[str, Any] | Refusal:
         """Return the document of the change. A Refusal has the planner's own words and hint."""
         if self._run is None:
             message = "This gateway belongs to no fleet that Longboat runs: its models come with its endpoint table."
@@ -46,7 +62,8 @@ class ModelOrders:
         try:
             found = await ask_worker(self._command, orjson.dumps(order), self._run, self._deadline_s)
         except TimeoutError:
-            message = f"The change was not confirmed within {self._deadline_s:.0f} s: the page of the fleet shows it."
+            limit = f"{self._deadline_s:.0f} s"
+            message = f"The change was not confirmed within {limit}: longboat status shows whether it was made."
             return Refusal(status=504, message=message, code="change_not_confirmed")
         except (OSError, ValueError, TypeError) as error:
             return Refusal(status=503, message=f"The change failed: {error}.", code="change_failed")

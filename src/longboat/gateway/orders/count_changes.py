@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from longboat.gateway.admin.fleet_orders import order_fleet
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.orders.fleet_orders import order_fleet
 
 __all__ = ("VERBS", "change_count")
 
