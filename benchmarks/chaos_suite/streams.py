@@ -12,13 +12,15 @@ from typing import Any
 
 from chaos_suite.asks import Ask
 from chaos_suite.sse import EventReader, ServerEvent
+from longboat.gateway.http import error_responses
 
 __all__ = ("Client", "Taken", "as_line")
 
 RETRY_S = 0.05
 IDLE_LIMIT_BYTES = 1 << 20
-_NOT_THIS_GATEWAY = (b'"gateway_stopping"', b'"no_table"', b"gateway is stopping", b"has not heard yet which models")
-"""Codes, and words where an API's errors have no code."""
+_REFUSALS = (error_responses.stopping(), error_responses.no_table())
+_NOT_THIS_GATEWAY = tuple(text.encode() for refusal in _REFUSALS for text in (f'"{refusal.code}"', refusal.message))
+"""Codes, and messages where an API's errors have no code."""
 _GATEWAY_GONE = (OSError, asyncio.IncompleteReadError)
 
 

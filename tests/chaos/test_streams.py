@@ -8,8 +8,12 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 from chaos_suite.asks import Ask
 from chaos_suite.streams import Client, Taken
+
+from longboat.gateway.http import error_responses
+from longboat.gateway.http.responses import ErrorStyle, Refusal
 
 ASK = Ask(kind="k", path="/v1/completions", document={"prompt": "x", "stream": True})
 TOKEN = base64.urlsafe_b64encode(json.dumps(["m", "r", 77, "", "", "", 0]).encode()).decode().rstrip("=") + ".mac"
@@ -63,9 +67,10 @@ async def test_client_comes_back_with_the_last_whole_event() -> None:
     assert f"x-longboat-resume: {TOKEN}\r\n" in asked[1]
 
 
-async def test_gateway_that_stops_is_left() -> None:
-    body = b'{"error":{"code":"gateway_stopping"}}'
-    stopping = b"HTTP/1.1 503 No\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+@pytest.mark.parametrize("style", ErrorStyle)
+@pytest.mark.parametrize("refusal", [error_responses.stopping(), error_responses.no_table()], ids=lambda it: it.code)
+async def test_gateway_that_stops_or_has_just_started_is_left(refusal: Refusal, style: ErrorStyle) -> None:
+    stopping = refusal.encode(request_id="req-1", close=True, style=style)
     taken, asked = await _asked(stopping, WHOLE)
     assert (taken.status, len(asked)) == (200, 2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -115,7 +116,19 @@ async def test_head_is_get_without_a_body(make_gateway: Any, connect: Any) -> No
     assert (await client.get("/livez")).json() == {"alive": True}
 
 
-async def test_no_table_yet_is_a_503(connect: Any) -> None:
+async def test_request_before_the_table_waits_for_it(make_upstream: Any, connect: Any) -> None:
+    upstream = await make_upstream()
+    gateway = Gateway(config())
+    await gateway.start()
+    asked = asyncio.create_task((await connect(gateway)).post({"model": "tiny"}, CHAT))
+    await asyncio.sleep(0.2)
+    gateway.state.offer_table("e", table(endpoint(upstream.url)))
+    assert (await asked).status == 200
+    gateway.stop(0.0)
+    await gateway.stopped.wait()
+
+
+async def test_no_table_for_two_seconds_is_a_503(connect: Any) -> None:
     gateway = Gateway(config())
     await gateway.start()
     response = await (await connect(gateway)).post({"model": "tiny"}, CHAT)

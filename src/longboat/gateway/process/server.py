@@ -29,6 +29,7 @@ __all__ = ("Gateway", "serve_until_stopped")
 
 _BACKLOG = 4096
 _CUT_S = 0.5
+_TABLE_WAIT_S = 2.0
 _SOCKET = (  # the listener's options, which Linux copies to every connection that it accepts
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -53,6 +54,7 @@ class Gateway:  # size: the calls of the control socket, and the life of the pro
         self._base_models: dict[str, str] = {}  # adapter → its model, removed ones included
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._opener: asyncio.Task[None] | None = None
         self._stopper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -73,11 +75,22 @@ class Gateway:  # size: the calls of the control socket, and the life of the pro
             for listener in self._server.sockets:
                 for option in _SOCKET:
                     listener.setsockopt(*option)
-            await self._server.start_serving()
+                with socket.socket(fileno=os.dup(listener.fileno())) as queue:
+                    queue.listen(_BACKLOG)
         except OSError as error:
             raise listen_error(config.host, config.port, error) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep_forever())
+        self._opener = loop.create_task(self._accept(self._server))
+
+    async def _accept(self, server: asyncio.Server) -> None:
+        """Accept connections once there is a table, or after two seconds. Until then, the kernel queues them."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + _TABLE_WAIT_S
+        while not self.state.table.known and loop.time() < end_s:  # noqa: ASYNC110 it is there within milliseconds
+            await asyncio.sleep(0.01)
+        if not self.state.stopping:
+            await server.start_serving()
 
     def _new_connection(self) -> asyncio.Protocol:
         # it has a protocol's methods, and is compiled without the base class
