@@ -427,3 +427,9 @@ def test_offload_counts_the_requests_that_run_at_once() -> None:
     )
     assert few["sequences"] == 1
     assert many["sequences"] < 1000
+
+
+def test_a_plan_for_this_machine_says_how_to_ask() -> None:
+    error = refused("plan", "Qwen3-8B", "--on", "here")
+    assert error.message == "a plan does not look at this machine"
+    assert "longboat check FILE --on here" in error.hint

@@ -23,7 +23,8 @@ VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 KUBERNETES = "1.33"
 NOT_IN_KUBERAY_PODS = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}  # KubeRay sets its own variables of the token
 
-# The fields of ray.io/v1 that the chart uses, written after KubeRay's API reference.
+# The fields of ray.io/v1 that the chart uses, after KubeRay's own types (raycluster_types.go). No package has its
+# CustomResourceDefinition.
 GROUP = {"rayStartParams": dict, "template": dict}
 RAY_CLUSTER: dict[str, Any] = {
     "rayVersion": str,
@@ -77,7 +78,11 @@ def test_values_pass_the_schemas(name: str) -> None:
         kubernetes.validate(pod, KUBERNETES, strict=True)
     (cluster,) = of_kind(name, "RayCluster")
     assert not mistakes(cluster["spec"], RAY_CLUSTER, "spec")
-    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    workers = cluster["spec"]["workerGroupSpecs"]
+    groups = [cluster["spec"]["headGroupSpec"], *workers]
+    assert all(group.keys() >= GROUP.keys() for group in groups), "KubeRay requires these"
+    assert all(group.keys() >= {"groupName", "minReplicas", "maxReplicas"} for group in workers)
+    assert cluster["spec"]["authOptions"]["mode"] in ("disabled", "token")
     assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
 
 

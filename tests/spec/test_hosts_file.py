@@ -40,7 +40,7 @@ def test_names_are_hosts_and_the_first_is_the_head() -> None:
         (f"hosts: [a, a]\n{WHEEL}", ["hosts[1].host: 'a' is hosts[0] already"]),
         (
             f"hosts: [a, {{host: b, role: boss}}]\n{WHEEL}",
-            ["hosts[1].role: 'boss': Input should be 'head' or 'worker'"],
+            ["hosts[1].role: 'boss' is not one of: head, worker"],
         ),
         (f"hosts: [{{host: a, role: worker}}]\n{WHEEL}", ["hosts: no host is the head"]),
         (f"hosts: [{{host: a, rle: head}}]\n{WHEEL}", ["hosts[0].rle: there is no field 'rle' here"]),
@@ -65,7 +65,16 @@ def test_names_are_hosts_and_the_first_is_the_head() -> None:
         ("hosts: [a]\ninstall: {wheel: a.whl, index: b}\n", ["install: wheel and index are given"]),
         (
             f"hosts: [a]\nport: 80\nusr: x\n{WHEEL}",
-            ["port: 80: Input should be greater than or equal to 1024", "usr: there is no field 'usr' here"],
+            ["port: 80 is less than the smallest allowed, 1024", "usr: there is no field 'usr' here"],
+        ),
+        (
+            f"hosts: [{{host: a, labels: [x], sudo: 7}}]\nuser: 7\npython: x\n{WHEEL}",
+            [
+                "hosts[0].sudo: 7 is not true or false",
+                "hosts[0].labels: a list is not a mapping",
+                "user: 7 is not text",
+                "python: 'x' is not a version of Python",
+            ],
         ),
     ],
 )

@@ -87,7 +87,8 @@ def _show(session: Session | QuickSession, as_json: bool, answered: Callable[[],
     limits, num_nodes = _external_limits(session, report), len(session.nodes())
     answered()
     console = make_console()
-    console.print(f"fleet [bold]{report.fleet}[/bold]  {num_nodes} nodes", highlight=False)
+    nodes = "1 node" if num_nodes == 1 else f"{num_nodes} nodes"
+    console.print(f"fleet [bold]{report.fleet}[/bold]  {nodes}", highlight=False)
     _print(console, report, limits, why=why)
     if kept is not None:
         words = f"kept in {kept}; longboat plan calibrate {kept} fits predictions to it"

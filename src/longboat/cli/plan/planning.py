@@ -41,6 +41,7 @@ __all__ = ("Planner", "check_generates", "machines_of", "own_calibration", "plan
 GENERATING_MODELS = ("LMHeadModel", "ChatModel", "GLMModel", "DoubleHeadsModel")
 """Endings of classes that generate text although they end in Model."""
 LIVE = "live"
+HERE = "here"
 HUB_PREFIX = "hf:"
 OFFLINE = "HF_HUB_OFFLINE"
 DEFAULT_ON = "give machines: --on '4x(2xRTX4090), net=10GbE', --on cluster.yaml or --on live"
@@ -200,6 +201,9 @@ def machines_of(on: str, library: Library) -> Cluster:
         raise UserInputError("no machines are given", hint=DEFAULT_ON)
     if on.strip().lower() == LIVE:
         return _live(library)
+    if on.strip().lower() == HERE:
+        hint = 'write it as "1x(1xRTX4090)"; longboat check FILE --on here looks at this machine'
+        raise UserInputError("a plan does not look at this machine", hint=hint)
     path = Path(on)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _of_file(path, on, library)

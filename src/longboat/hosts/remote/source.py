@@ -96,7 +96,8 @@ def lock_of(wheel: Path) -> str:
         with zipfile.ZipFile(wheel) as archive:
             return archive.read(f"longboat/hosts/{LOCK}").decode()
     except (zipfile.BadZipFile, KeyError, OSError) as error:
-        raise _wrong("install.wheel", f"{wheel} cannot be used: {error}", "build it again: python -m build") from None
+        hint = "build it again in a checkout: .venv/bin/python -m hatchling build -t wheel"
+        raise _wrong("install.wheel", f"{wheel} is not a wheel of Longboat: {error}", hint) from None
 
 
 def uv_program() -> Path:

@@ -16,7 +16,7 @@ from longboat.spec.text.location import Path, section_of, show
 from longboat.spec.types.fleet import API_VERSION
 from longboat.spec.types.section import LATER, MISTAKE
 
-__all__ = ("problem_of",)
+__all__ = ("basic_problem", "problem_of")
 
 EXPECTED: Mapping[str, tuple[str, str]] = {
     "int_type": ("a whole number", "write a number without quotes and without a unit"),
@@ -39,7 +39,7 @@ BOUNDS: Mapping[str, tuple[str, str]] = {
 
 def problem_of(error: ErrorDetails, sugar: Mapping[Path, Path]) -> Problem:
     """Make one problem. ``sugar``: where a value stands that was written in short form."""
-    path, kind, value = error["loc"], error["type"], error["input"]
+    path, kind = error["loc"], error["type"]
     context: dict[str, Any] = error.get("ctx", {})
     where = show(_as_written(path, sugar))
     if kind in (MISTAKE, LATER):
@@ -48,14 +48,19 @@ def problem_of(error: ErrorDetails, sugar: Mapping[Path, Path]) -> Problem:
         return _unknown_field(path, where)
     if kind == "missing":
         return _missing(path, where)
+    return basic_problem(error, where) or _other(error, where, context)
+
+
+def basic_problem(error: ErrorDetails, where: str) -> Problem | None:
+    """Return the problem of a value with a wrong type, out of bounds, or not among its choices; None for others."""
+    path, kind, value = error["loc"], error["type"], error["input"]
+    context: dict[str, Any] = error.get("ctx", {})
     if kind == "literal_error":
         return _not_one_of(value, path, where, context["expected"])
     if kind in BOUNDS:
         text, key = BOUNDS[kind]
         return Problem(where=where, what=f"{shown(value)} is {text}, {context[key]:g}", hint=f"write {context[key]:g}")
-    if kind in EXPECTED:
-        return _wrong_type(kind, value, path, where)
-    return _other(error, where, context)
+    return _wrong_type(kind, value, path, where) if kind in EXPECTED else None
 
 
 def _as_written(path: Path, sugar: Mapping[Path, Path]) -> Path:

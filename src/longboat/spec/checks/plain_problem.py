@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longboat.core.errors import Problem
+from longboat.spec.checks.mistakes import basic_problem
 from longboat.spec.checks.wording import near, shown
 from longboat.spec.text.location import section_of, show
 
@@ -31,4 +32,4 @@ def plain_problem(
         return Problem(where=where, what=f"{path[-1]} is missing", hint=told)
     if "hint" in (context := error.get("ctx", {})):
         return Problem(where=where, what=context["what"], hint=context["hint"])
-    return Problem(where=where, what=f"{shown(value)}: {error['msg']}", hint=hint)
+    return basic_problem(error, where) or Problem(where=where, what=f"{shown(value)}: {error['msg']}", hint=hint)

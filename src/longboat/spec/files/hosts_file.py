@@ -21,6 +21,7 @@ HINT = "docs/guides/bare-hosts.md shows a hosts file"
 DESTINATION = re.compile(r"[A-Za-z0-9_.:\[\]%][A-Za-z0-9_.:\[\]%-]*")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 FOLDER = re.compile(r"(~|)(/\.?[A-Za-z0-9][A-Za-z0-9._@+-]*)+")
+PYTHON = re.compile(r"3\.\d{1,2}")
 SYSTEM_FOLDERS = frozenset(("/usr/local", "/var/cache", "/var/lib", "/var/log", "/var/tmp"))  # noqa: S108
 
 Role = Literal["head", "worker"]
@@ -44,6 +45,12 @@ def _folder(value: str) -> str:
         raise mistake(f"{value!r} is not the path of a folder on the hosts", hint)
     if (value.count("/") == 1 and not value.startswith("~")) or value in SYSTEM_FOLDERS:
         raise mistake(f"{value!r} belongs to the system", f"write a folder in it: {value}/longboat")
+    return value
+
+
+def _python(value: str) -> str:
+    if not PYTHON.fullmatch(value):
+        raise mistake(f"{value!r} is not a version of Python", 'write python: "3.11"')
     return value
 
 
@@ -166,7 +173,7 @@ class HostsFile(Section):
     engines: tuple[str, ...] = Field(default=(), max_length=16)
     """Engines that every host gets: `vllm`, `vllm@0.32.0`."""
 
-    python: Annotated[str, Field(pattern=r"^3\.\d{1,2}$")] = "3.11"
+    python: Annotated[str, AfterValidator(_python)] = "3.11"
     """Python of Longboat; uv brings it where a host has another one."""
 
     fleet: str = ""
