@@ -20,7 +20,7 @@ from longboat.folders import home_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests/gateway"), str(ROOT / "tests")]
-KEPT = ("fleet-light.png", "plan-light.png", "playground-light.png", "traffic-dark.png")
+KEPT = ("fleet-light.png", "plan-light.png", "playground-light.png", "request-light.png", "traffic-dark.png")
 """Those that docs show; the others are to be looked at."""
 QUESTIONS = ("What is Longboat?", "What is a replica?", "What is a gang?")
 
@@ -103,6 +103,7 @@ async def _take(page: Any, lab: Any, folder: Path, theme: str, only: tuple[str, 
         await page.click("summary:has-text('Log')")
         await page.wait_for_function("() => document.querySelector('.log').textContent.length > 100")
         await _write(page, folder / f"model-{theme}.png")
+    if not only or f"request-{theme}.png" in only:
         await page.click("nav a[href='/console/requests']")
         await page.click("tr:has-text('qwen3-32b') td a.mono >> nth=0")
         await page.wait_for_selector(".way")

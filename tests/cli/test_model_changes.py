@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -32,6 +33,7 @@ from longboat.cluster.ray.count_changes import change_hold
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.policy import AdminCredential
 from longboat.core.topology import Node
+from longboat.gateway.api.openapi import openapi_document
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
@@ -301,6 +303,18 @@ def test_command_that_cannot_be_carried_out_says_why_and_changes_nothing(
 
 
 # orders of the page
+
+
+def test_openapi_document_has_the_fields_of_an_order() -> None:
+    operation = openapi_document()["paths"]["/admin/v1/models"]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert {*schema["properties"], "by"} == set(StartOrder.__struct_fields__)
+    limits = msgspec.json.schema(StartOrder)["$defs"]["StartOrder"]["properties"]
+    for name, field in schema["properties"].items():
+        known = limits[name].get("anyOf", [limits[name]])[0]
+        assert {part: field.get(part) for part in ("minimum", "maximum", "maxLength")} == {
+            part: known.get(part) for part in ("minimum", "maximum", "maxLength")
+        }, name
 
 
 def test_form_becomes_an_entry_of_the_fleet_file() -> None:

@@ -162,7 +162,7 @@ def test_admin_api_changes_numbers_of_replicas_as_the_command_does(up: FleetLab,
     assert (status, document) == (200, {"count": {"model": "a", "replicas": 3, "paused": False}})
     wait_until("three are ready", lambda: len(up.replicas("a")) == 3 and set(before) < set(replicas(up)))
     count = up.status()["counts"]["a"]
-    assert (count["wanted"], count["by"]) == (3, "admin API")
+    assert (count["wanted"], count["by"]) == (3, "hand, admin API")
     status, error = order(up, "POST", "models/a/resume")
     assert (status, error["code"], "a is not paused" in error["message"]) == (400, "bad_count", True)
     assert order(up, "POST", "models/none/pause")[0] == 400

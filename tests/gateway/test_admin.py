@@ -271,7 +271,7 @@ async def test_operator_changes_numbers_of_replicas(daemon: tuple[State, list[An
         assert (await ask(state, path + verb, OPERATOR, method="POST", body=body))[0] == 200
     counts = [(order["count"]["verb"], order["count"]["replicas"], order["count"]["by"]) for order in orders]
     assert counts == [
-        (verb, n, "admin API") for verb, n in (("scale", 3), ("scale", None), ("pause", None), ("resume", None))
+        (verb, n, "hand, admin API") for verb, n in (("scale", 3), ("scale", None), ("pause", None), ("resume", None))
     ]
     found = await ask(state, "/admin/v1/models/org%2Fother/pause", OPERATOR, method="POST")
     assert (found, orders[-1]["count"]["model"]) == ((400, "bad_count"), "org/other")
@@ -299,7 +299,7 @@ async def test_operator_starts_and_ends_models(tmp_path: Path) -> None:
     state = State()
     state.model_orders = ModelOrders(tmp_path, command=[sys.executable, "-c", SAYS_IT])
     body = b'{"source": "builtin:tiny", "replicas": 2, "by": "somebody else"}'
-    started = {"order": "start", "source": "builtin:tiny", "replicas": 2, "by": "admin API"}
+    started = {"order": "start", "source": "builtin:tiny", "replicas": 2, "by": "hand, admin API"}
     assert await ask(state, "/admin/v1/models", OPERATOR, method="POST", body=body) == (200, started)
     ended = {"order": "end", "model": "org/x"}
     assert await ask(state, "/admin/v1/models/org%2Fx", OPERATOR, method="DELETE") == (200, ended)

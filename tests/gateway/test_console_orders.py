@@ -488,6 +488,23 @@ async def test_one_model_is_started_at_a_time(tmp_path: Path) -> None:
     assert not alive(worker) and not alive(child)
 
 
+async def test_model_is_started_also_where_the_person_leaves_the_page(tmp_path: Path) -> None:
+    began, done = tmp_path / "began", tmp_path / "done"
+    text = f"import time; open({str(began)!r}, 'w').close(); time.sleep(1); open({str(done)!r}, 'w').close()"
+    orders = ModelOrders(tmp_path, command=[sys.executable, "-c", text])
+    asking = asyncio.create_task(orders.start(b'{"source": "builtin:tiny"}', "x"))
+    for _ in range(1200):
+        if began.exists():
+            break
+        await asyncio.sleep(0.05)
+    asking.cancel()
+    for _ in range(1200):
+        if done.exists():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("the order ended with its client")
+
+
 async def test_gateway_by_itself_starts_no_model() -> None:
     found = await ModelOrders(None).end("m")
     assert isinstance(found, Refusal) and (found.status, found.code) == (409, "no_fleet")

@@ -227,7 +227,7 @@ async def _bearer(state: AdminState, presented: bytes) -> AdminCaller | Refusal 
         log.warning("a token cannot be checked: %s", error)
         message = "The token cannot be checked: the sign-in provider does not answer. Try again in a moment."
         return Refusal(status=503, message=message, code="provider_silent", retry_after_s=5)
-    return AdminCaller(rank=ROLES.get(grant.role, 0), tenant=grant.tenant or None, known=True)
+    return AdminCaller(rank=ROLES.get(grant.role, 0), tenant=grant.tenant or None, known=True, name=grant.name)
 
 
 def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> AdminCaller:
@@ -241,7 +241,7 @@ def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> AdminC
     presented = presented_key(noted)
     if presented:
         if (admin := live.keys.admin_of(presented)) is not None:
-            return AdminCaller(rank=ROLES.get(admin.role, 0), known=True)
+            return AdminCaller(rank=ROLES.get(admin.role, 0), known=True, name=admin.name)
         if live.keys.asks and (tenant := live.keys.tenant_of(presented, time.time())) is not None:
             return AdminCaller(tenant=tenant.name, known=True)
         if not keyless:

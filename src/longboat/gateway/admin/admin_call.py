@@ -65,6 +65,8 @@ class AdminCaller(NamedTuple):
     known: bool = False
     # whether the metrics may be read without a role
     scrapes: bool = False
+    # of an admin, or of a person whom the provider knows
+    name: str = ""
 
 
 class AdminCall(NamedTuple):

@@ -16,7 +16,6 @@ from longboat.gateway.orders.engine_kills import kill_engine
 
 __all__ = ("Change", "change_of")
 
-_BY = "admin API"
 Document = dict[str, Any] | Refusal
 
 
@@ -57,7 +56,7 @@ async def _remove_adapter(call: AdminCall, name: str) -> Document:
 
 
 async def _start_model(call: AdminCall) -> Document:
-    return await call.state.model_orders.start(call.body, _BY)
+    return await call.state.model_orders.start(call.body, _by(call))
 
 
 async def _end_model(call: AdminCall, model: str) -> Document:
@@ -65,7 +64,7 @@ async def _end_model(call: AdminCall, model: str) -> Document:
 
 
 async def _count(call: AdminCall, model: str, verb: str) -> Document:
-    return await change_count(_daemon(call), model, verb, call.body, _BY)
+    return await change_count(_daemon(call), model, verb, call.body, _by(call))
 
 
 async def _kill(call: AdminCall) -> Document:
@@ -80,6 +79,11 @@ async def _drain(call: AdminCall) -> Document:
 async def _undrain(call: AdminCall) -> Document:
     await call.node.undrain()
     return {"draining": False}
+
+
+def _by(call: AdminCall) -> str:
+    """Return whom the fleet names as the operator."""
+    return f"{call.caller.name}, admin API"
 
 
 def _daemon(call: AdminCall) -> str | None:

@@ -29,7 +29,7 @@ class ModelOrders:
         self._run = run
         self._command = tuple(command)
         self._deadline_s = deadline_s
-        self._turn = asyncio.Lock()
+        self._running: asyncio.Task[dict[str, Any] | Refusal] | None = None
 
     async def start(self, body: bytes, by: str) -> dict[str, Any] | Refusal:
         """Start the model of a form; return the document of the response. by: whom the fleet names as the operator"""
@@ -48,15 +48,18 @@ class ModelOrders:
         return await self._carry_out({"order": "end", "model": model})
 
     async def _carry_out(self, order: dict[str, Any]) -> dict[str, Any] | Refusal:
-        """Return the document of the change. A Refusal has the planner's own words and hint."""
+        """Return the document of the change. A Refusal has the planner's own words and hint.
+
+        The order is carried out to its end, also where its client leaves meanwhile.
+        """
         if self._run is None:
             message = "This gateway belongs to no fleet that Longboat runs: its models come with its endpoint table."
             return Refusal(status=409, message=message, code="no_fleet")
-        if self._turn.locked():
+        if self._running is not None and not self._running.done():
             message = "Another model is being started or ended here. Try again in a moment."
             return Refusal(status=409, message=message, code="another_change")
-        async with self._turn:
-            return await self._ask(order)
+        self._running = asyncio.create_task(self._ask(order))
+        return await asyncio.shield(self._running)
 
     async def _ask(self, order: dict[str, Any]) -> dict[str, Any] | Refusal:
         try:
