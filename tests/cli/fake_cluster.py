@@ -75,6 +75,7 @@ class FakeSession(Session):
     """A session on fakes; its controller never answers."""
 
     gcs_address = "127.0.0.1:6379"
+    autoscaler_failure = ""
 
     def __init__(self, apps: Mapping[str, dict[str, Any]], daemons: dict[str, bool] | None = None) -> None:
         self.serve = FakeServe(dict(apps))
@@ -83,6 +84,10 @@ class FakeSession(Session):
         self.apps = ServeApplications(self.rest)
         self._ray = self.ray
         self._controller = None
+
+    def need_no_nodes(self) -> str:
+        self.ray.events.append("asked for no nodes")
+        return self.autoscaler_failure
 
     def end_unplaced(self) -> None:
         self.ray.events.append("ended replicas without a place")

@@ -37,15 +37,23 @@ def test_a_fleet_whose_controller_does_not_answer_comes_down(status: str, capsys
     fleet = session(status, n1=True)
     end_fleet(fleet)
     assert set(fleet.serve.apps) == {"theirs"}
-    assert fleet.ray.events == ["shut down n1", "killed n1"]
+    assert fleet.ray.events == ["asked for no nodes", "shut down n1", "killed n1"]
     assert "without its controller" in capsys.readouterr().err
 
 
 def test_a_daemon_that_does_not_answer_is_ended_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = session(n1=False, n2=True)
     end_fleet(fleet)
-    assert fleet.ray.events == ["killed n1", "shut down n2", "killed n2"]
+    assert fleet.ray.events[1:] == ["killed n1", "shut down n2", "killed n2"]
     assert "no answer from nodes n1" in capsys.readouterr().err
+
+
+def test_a_fleet_comes_down_where_the_autoscaler_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = session(n1=True)
+    fleet.autoscaler_failure = "RaySystemError: gone"
+    end_fleet(fleet)
+    assert "killed n1" in fleet.ray.events
+    assert "may still be asked for nodes (RaySystemError: gone)" in capsys.readouterr().err
 
 
 def test_down_stops_the_local_cluster_even_where_serve_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:

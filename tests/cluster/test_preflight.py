@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 import trustme
 
-from longboat.cluster.preflight.checks import NodeFindings, PathFinding, PreflightRequest, inspect_node
+from engines.test_environment import make_environment
+from longboat.cluster.preflight.checks import (
+    EngineFinding,
+    NodeFindings,
+    PathFinding,
+    PreflightRequest,
+    inspect_node,
+)
+from longboat.cluster.protocol.model import EngineSettings
 
 
 @pytest.fixture
@@ -128,3 +136,21 @@ def test_the_url_of_redis_is_looked_for(tmp_path: Path) -> None:
     assert problem(tmp_path / "url") == ""
     assert "cannot be read" in problem(tmp_path / "none")
     assert "NO_SUCH_URL is not set" in problem(None, "NO_SUCH_URL")
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_an_environment_without_the_package_of_a_load_format_is_told_before_anything_starts(
+    tmp_path: Path, kind: str
+) -> None:
+    folder = make_environment(tmp_path / "own", f"{kind}-1.0", "torch-2.13.0", marked=False)
+
+    def found(*args: str) -> EngineFinding:
+        engine = EngineSettings(kind=kind, environment=str(folder), args=args)
+        return inspect_node(PreflightRequest(paths=(), engines={"m": engine}, gateway=None)).engines["m"]
+
+    assert found("--load-format=auto").problem == ""
+    lacking = found("--load-format", "runai_streamer")
+    assert "--load-format=runai_streamer needs the package runai-model-streamer" in lacking.problem
+    assert f"{folder}/bin/python install runai-model-streamer" in lacking.hint
+    (folder / "lib/python3.11/site-packages/runai_model_streamer-0.17.0.dist-info").mkdir()
+    assert found("--load-format", "runai_streamer").problem == ""

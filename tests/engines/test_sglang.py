@@ -133,6 +133,8 @@ def test_memory_follows_the_arguments() -> None:
     given = SglangAdapter().memory(words, "cpu")
     assert (given.cache_tokens, given.weight_bits, given.sequences) == (100, 0, 3)
     assert given.unknown == ("--quantization",)
+    assert SglangAdapter().memory(("--load-format", "runai_streamer"), "cuda").unknown == ()
+    assert SglangAdapter().memory(("--load-format", "gguf"), "cuda").unknown == ("--load-format",)
     assert SglangAdapter().memory(("--mem-fraction-static", "0.7"), "cuda").memory_ratio == 0.7
 
 

@@ -43,6 +43,8 @@ def test_defaults_of_a_cpu_are_float32_and_a_small_cache() -> None:
         (("--block-size", "64"), "block_tokens", 64),
         (("--quantization", "fp8"), "unknown", ("--quantization",)),
         (("--dtype", "int3"), "unknown", ("--dtype int3",)),
+        (("--load-format=runai_streamer",), "unknown", ()),
+        (("--load-format", "fastsafetensors"), "unknown", ("--load-format",)),
     ],
 )
 def test_arguments_win_over_defaults(args: tuple[str, ...], field: str, value: object) -> None:

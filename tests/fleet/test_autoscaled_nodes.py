@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ models:
     source: builtin:tiny
     engine: fake
     resources: {cpus: 1}
-    replicas: {min: 1, max: 3, target_ongoing_requests: 4}
+    replicas: {min: 1, max: 4, target_ongoing_requests: 4}
 """
 
 
@@ -116,3 +118,15 @@ def test_the_request_ends_with_the_need(fleet: FleetLab) -> None:
     wait_until("nothing is short", lambda: not fleet.status()["counts"]["a"]["problem"], 60)
     wait_until("nothing is asked for", lambda: asked_for(fleet) == "[]", 60)
     assert len(fleet.replicas("a")) == 3
+
+
+def test_down_ends_the_request_of_a_controller_that_does_not_answer(fleet: FleetLab) -> None:
+    fleet.must("scale", "a", "4", "--no-wait")
+    wait_until("a fourth place is asked for", lambda: json.loads(asked_for(fleet)), 120)
+    for pid in fleet.processes():
+        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::ServeReplica:longboat:FleetController"):
+            os.kill(pid, signal.SIGSTOP)
+    done = fleet.cli("down", timeout_s=200)
+    assert done.returncode == 0, done.stderr
+    assert "without its controller" in done.stderr
+    assert asked_for(fleet) == "[]"

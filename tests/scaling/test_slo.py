@@ -9,9 +9,11 @@ from functools import partial
 
 import pytest
 
-from longboat.core.scaling import ModelObservation, Objective, ReplicaSpeed, ScaledModel, SloTarget
+from longboat.core.scaling import Latency, ModelObservation, Objective, ReplicaSpeed, ScaledModel, SloTarget
 from longboat.scaling.correction import Correction, Room
+from longboat.scaling.queueing import mix_of, replicas_for
 from longboat.scaling.scaler import Scaler
+from longboat.scaling.slo import SloRule
 from longboat.scaling.time_model import TimeModel
 from longboat.simulator.engine.engine import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
@@ -175,3 +177,20 @@ def test_requests_that_no_replica_helps_ask_for_no_room() -> None:
             room.learn(float(at), 1000, 5 if in_vain else 8, 0.01, partial(float, in_vain))
         factors.append(room.factor)
     assert factors[0] < 1.0 < factors[1]
+
+
+def test_there_is_room_for_the_present_load_however_seldom_requests_are_late() -> None:
+    """The room that was not needed is given back, and never so much that the newest level finds no replicas."""
+    rule = SloRule(scaled(), SloTarget(objectives=(OBJECTIVE,)))
+    good = Latency(priority=1, ended=20, late=0)
+    seen = ModelObservation(
+        model="model", seconds=1.0, arrived=20, ended=20, lengths=((1000, 200),) * 20, ready=20, latencies=(good,)
+    )
+    for at in range(2400):
+        rule.observe(float(at), seen)
+    terms = rule.want(2400.0, 20).terms
+    mix = mix_of([(1000, 200)], SPEED)
+    assert terms["room"] < 0.9
+    assert terms["forecast"] == pytest.approx(20.0, rel=0.05)
+    assert terms["needed"] == replicas_for(21.0, mix, SPEED, OBJECTIVE, least=1, most=30)
+    assert terms["needed"] > replicas_for(terms["room"] * terms["forecast"], mix, SPEED, OBJECTIVE, least=1, most=30)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 __all__ = ("Correction", "Room")
 
-_HALF_LIFE = 60.0  # observations with latencies
+_HALF_LIFE = 240.0  # observations with latencies
 _ENOUGH = 60.0  # observations that are trusted: the first ones are of replicas that fill
 _LEAST, _MOST = 0.4, 4.0
 _STEP = 1.03  # changes below this are not worth a new model
@@ -17,9 +17,9 @@ _STEP = 1.03  # changes below this are not worth a new model
 _WINDOW_S = 900.0
 _STEP_S = 30.0
 _MIN_ENDED = 300
-_FEW, _MANY = 0.2, 0.7  # parts of the requests that may be late
+_FEW, _MANY = 0.3, 0.7  # parts of the requests that may be late
 _LESS, _MORE = 0.99, 1.03
-_TIGHTEST, _WIDEST = 0.92, 1.15
+_TIGHTEST, _WIDEST = 0.85, 1.15
 _IN_VAIN = 0.8  # part of the requests that may be late, at most, for those that no replica helps
 
 

@@ -20,6 +20,8 @@ _OTHER_HORIZON = 1.4
 """Ratio from which on another cold start needs forecasts of another horizon."""
 _LEAST_PATIENCE_S, _PATIENCE_S = 90.0, 140.0
 _CATCH_UP_S = 30.0
+_OVER_MEASURED = 1.05
+"""There is always room for this many times the measured rate: few late requests lower the forecast's margin only."""
 
 
 class SloRule:
@@ -71,9 +73,10 @@ class SloRule:
     def _steady(self, now_s: float, current: int) -> Want:
         forecast = self._forecaster.forecast()
         behind = self._seen.waiting / max(_CATCH_UP_S, self._cold_s)
-        rate, room = max(forecast.upper, self._forecaster.surge), self._room.factor
-        needed = self._time.needed(room * rate + behind)
-        staying = needed if needed >= current else self._time.needed(max(1.0, room) * rate + behind)
+        measured, room = max(self._forecaster.level, self._forecaster.surge), self._room.factor
+        needed = self._time.needed(max(room * forecast.upper, max(room, _OVER_MEASURED) * measured) + behind)
+        foreseen = max(forecast.upper, measured)
+        staying = needed if needed >= current else self._time.needed(max(1.0, room) * foreseen + behind)
         held = self._held(now_s, staying, current)
         terms = {
             "rate": self._forecaster.level,

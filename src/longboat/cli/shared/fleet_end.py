@@ -25,8 +25,8 @@ def end_fleet(session: Session | QuickSession) -> None:
         session.rest.put({"proxy_location": "Disabled", "applications": others})
         session.apps.wait_gone(session.end_unplaced if trouble else lambda: None)
     finally:
-        if trouble:  # only now, since a controller that lives would start daemons again
-            _end_daemons(session, trouble)
+        if trouble:  # only now, since a controller that lives would start daemons, and ask for nodes, again
+            _end_rest(session, trouble)
 
 
 def _end_by_controller(session: Session | QuickSession, others: list[dict[str, Any]]) -> str:
@@ -40,7 +40,11 @@ def _end_by_controller(session: Session | QuickSession, others: list[dict[str, A
     return ""
 
 
-def _end_daemons(session: Session | QuickSession, trouble: str) -> None:
+def _end_rest(session: Session | QuickSession, trouble: str) -> None:
+    """End what the controller would have ended: daemons, and what it asked of Ray's autoscaler."""
+    if failure := session.need_no_nodes():
+        told = f"warning: Ray's autoscaler may still be asked for nodes ({failure})"
+        print(told, file=sys.stderr, flush=True)
     silent = ", ".join(node_id[:8] for node_id in session.end_daemons())
     left = f"; no answer from nodes {silent}: longboat node stop there ends what is left" if silent else ""
     print(f"warning: the fleet was ended without its controller ({trouble}){left}", file=sys.stderr, flush=True)

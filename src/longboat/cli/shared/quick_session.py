@@ -88,3 +88,8 @@ class QuickSession(FleetView):
         """End gateways, zygotes and daemons without a controller; returns the nodes that did not confirm it."""
         with self._whole() as session:
             return session.end_daemons()
+
+    def need_no_nodes(self) -> str:
+        """Ask Ray's autoscaler for nothing any more, without a controller; returns why that failed, empty otherwise."""
+        with self._whole() as session:
+            return session.need_no_nodes()

@@ -18,6 +18,7 @@ from longboat.cluster.host.hardware import accelerator_name, node_memory_bytes
 from longboat.cluster.preflight.adapters import AdapterFinding, find_adapter
 from longboat.cluster.protocol.model import EngineSettings
 from longboat.core.errors import LongboatError, TransferError, UserInputError
+from longboat.engines.load_formats import packages_for
 from longboat.engines.registry import adapter_for
 from longboat.gateway.sign_in.client_secret import why_unready
 from longboat.spec.secrets import read_secret
@@ -214,6 +215,7 @@ def _gguf(path: Path) -> PathFinding:
 
 def _engine(engine: EngineSettings) -> EngineFinding:
     from longboat.cluster.host.launch import engine_environment
+    from longboat.engines.environments.environment import missing_packages
 
     try:
         environment = engine_environment(engine)
@@ -222,6 +224,11 @@ def _engine(engine: EngineSettings) -> EngineFinding:
     if environment is None:
         return EngineFinding(platform="cpu")
     adapter = adapter_for(engine.kind)
+    packages = packages_for(engine.args)
+    if absent := missing_packages(environment, packages):
+        problem = f"{packages[absent[0]]} needs the package {absent[0]}, which {environment.python} does not have"
+        hint = f"on every node: python -m pip --python {environment.python} install {' '.join(absent)}"
+        return EngineFinding(problem=problem, hint=hint)
     missing = {**adapter.unable_on.get(environment.platform, {}), **adapter.lacking(environment)}
     lacks = {str(ability): hint for ability, hint in missing.items()}
     return EngineFinding(platform=environment.platform, version=environment.version, lacks=lacks)

@@ -152,6 +152,16 @@ class Session(FleetView):
         except Exception as error:
             raise ClusterError(f"the controller did not shut the nodes down ({type(error).__name__})") from error
 
+    def need_no_nodes(self) -> str:
+        """Ask Ray's autoscaler for nothing any more, without a controller; returns why that failed, empty otherwise."""
+        from longboat.cluster.ray.autoscaler import ask_for_nodes
+
+        try:
+            ask_for_nodes((), ())
+        except Exception as error:  # what Ray raises here depends on its version, and the fleet ends anyway
+            return f"{type(error).__name__}: {error}"
+        return ""
+
     def end_daemons(self) -> tuple[str, ...]:
         """End gateways, zygotes and daemons without a controller; returns the nodes that did not confirm it."""
         daemons = {node.node_id: daemon for node in self.nodes() if (daemon := self._daemon(node.node_id)) is not None}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ __all__ = (
     "environment_at",
     "find_environment",
     "installed_environments",
+    "missing_packages",
     "read_marker",
     "version_key",
 )
@@ -135,6 +136,12 @@ def installed_environments(home: Path) -> list[InstalledEnvironment]:
     """Return every finished environment under ``home``, sorted by name."""
     markers = sorted(engines_folder(home).glob(f"*/{MARKER}"))
     return [found[0] for marker in markers if (found := read_marker(marker.parent)) is not None]
+
+
+def missing_packages(environment: EngineEnvironment, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of these packages that are not installed in the environment."""
+    there = _distributions(Path(environment.python).parent.parent)
+    return tuple(name for name in names if _normal(name) not in there)
 
 
 def version_key(version: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from longboat.core.plan import EngineMemory
 from longboat.engines.extra_arguments import number_in, with_types
+from longboat.engines.load_formats import FLAG, is_as_planned
 from longboat.engines.sglang.flags import ARGUMENTS, number_given
 
 __all__ = ("CPU_MEMORY", "CPU_PAGE", "CPU_REQUESTS", "CPU_TOKENS", "memory_of")
@@ -24,7 +25,7 @@ UNKNOWN = (
     "--quantization",
     "--cpu-offload-gb",
     "--json-model-override-args",
-    "--load-format",
+    FLAG,
     "--speculative-algorithm",
     "--enable-hierarchical-cache",
 )
@@ -48,4 +49,5 @@ def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
         block_tokens=number_given("--page-size", args) or defaults.block_tokens,
         graphs=defaults.graphs and not without_graphs,
     )
-    return replace(told, unknown=(*told.unknown, *sorted(flags & set(UNKNOWN))))
+    without = {FLAG} if is_as_planned(text(FLAG, args)) else set()
+    return replace(told, unknown=(*told.unknown, *sorted(flags & set(UNKNOWN) - without)))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from longboat.core.plan import EngineMemory
 from longboat.engines.extra_arguments import number_in, with_types
+from longboat.engines.load_formats import FLAG, is_as_planned
 from longboat.engines.vllm.flags import ARGUMENTS, number_given
 from longboat.engines.vllm.speculation import NEEDS_NO_MEMORY
 
@@ -18,7 +19,7 @@ UNKNOWN = (
     "--cpu-offload-gb",
     "--hf-overrides",
     "--hf-config-path",
-    "--load-format",
+    FLAG,
     "--kv-transfer-config",
     "--kv-offloading-size",
     "--num-gpu-blocks-override",
@@ -49,4 +50,5 @@ def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
         graphs=defaults.graphs and "--enforce-eager" not in flags,
     )
     without = {"--speculative-config"} if NEEDS_NO_MEMORY in text("--speculative-config", args) else set()
+    without |= {FLAG} if is_as_planned(text(FLAG, args)) else set()
     return replace(told, unknown=(*told.unknown, *sorted(flags & set(UNKNOWN) - without)))
