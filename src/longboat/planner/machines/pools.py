@@ -45,6 +45,11 @@ class Pool:
         """Accelerators of the node that has the most."""
         return max(self.slots)
 
+    @property
+    def sort(self) -> tuple[object, ...]:
+        """What plans on it alone depend on: the same for equal machines in other clusters."""
+        return self.card, self.machine, self.bus, self.network, self.slots
+
     def stages(self, tensor: int) -> int:
         """Return how many stages of ``tensor`` ranks all nodes together have room for."""
         most = self.cards_per_node

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import Layer, ModelShape
@@ -257,6 +258,7 @@ def _padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
+@lru_cache(maxsize=64)
 def _captured_sizes(num_sequences: int) -> int:
     most = min(2 * num_sequences, MAX_CAPTURED)
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, MAX_CAPTURED + 1, 16)]

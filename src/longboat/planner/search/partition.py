@@ -15,7 +15,7 @@ from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes
 from longboat.planner.memory.processor import is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
 from longboat.planner.memory.stage_weights import end_weights, ram_bytes, stage_weights
-from longboat.planner.predict.deployment import Deployment, Stage
+from longboat.planner.predict.deployment import Counted, Deployment, Stage
 from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load as Traffic
 from longboat.planner.predict.machine import Fabric, Machine
@@ -28,7 +28,6 @@ SEARCH_STEPS = 24
 # Seconds of stages that differ by this share of them count as equal.
 ALIKE = 1e-6
 TINY_S = 1e-30
-Counted = dict[tuple[object, ...], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
