@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.catalog.shape.weight import Weight
 from longboat.planner.memory.processor import is_wide, processor_overhead
@@ -26,7 +25,7 @@ __all__ = (
     "modest_load",
     "overhead_of",
     "padding_bytes",
-    "window_bytes",
+    "window_batch",
 )
 
 MIB, GIB = 1024**2, 1024**3
@@ -288,11 +287,9 @@ def _llama_overhead(card: Card, shape: ModelShape, split: Split, load: Load, *, 
     return parts
 
 
-def window_bytes(cache: Cache, load: Load, card: Card) -> int:
-    """Return what llama.cpp adds to a layer's cache with a window: room for the tokens of one ubatch."""
-    if load.engine != "llama.cpp" or cache.kind != "window":
-        return 0
-    return int(batched_tokens(load, card) * cache.entry_bytes(load.kv_bytes))
+def window_batch(load: Load) -> int:
+    """Return tokens of a step for which llama.cpp keeps room in each sequence's caches with a window; 0: elsewhere."""
+    return (load.batched_tokens or BATCHED_TOKENS[load.engine]) if load.engine == "llama.cpp" else 0
 
 
 def _llama_width(layer: Layer, hidden: int) -> int:

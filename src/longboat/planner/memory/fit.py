@@ -19,7 +19,7 @@ from longboat.planner.memory.budget import (
     modest_load,
     overhead_of,
     padding_bytes,
-    window_bytes,
+    window_batch,
 )
 from longboat.planner.memory.divide import Obstacle, find_obstacle
 from longboat.planner.memory.draft import draft_bytes, draft_obstacle, with_draft_caches
@@ -177,7 +177,7 @@ def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) ->
     obstacle = obstacle or draft_obstacle(split, load)
     if obstacle is not None:
         return _refused(shape, split, load, obstacle)
-    caches = with_draft_caches(stage_caches(shape, split, load.kv_bytes), split, load)
+    caches = with_draft_caches(stage_caches(shape, split, load.kv_bytes, window_batch(load)), split, load)
     runs = _runs_of(shape, cards, split, load, caches)
     return _judge(shape, split, load, runs, caches)
 
@@ -206,8 +206,6 @@ def _runs_of(
         overhead = _with_copies(common, card, load, weights[stage])
         if padding := _padding(card, shape, split, load, weights[stage]):
             overhead = {**overhead, "padding": padding}
-        if windows := sum(times * window_bytes(cache, load, card) for cache, times, _ in caches[stage].kinds):
-            overhead = {**overhead, "windows": windows}
         overhead = _with_adapters(overhead, card, shape, split, load, stage)
         if last and (taken := draft_bytes(card, split, load)):
             overhead = {**overhead, "draft model": taken}

@@ -10,8 +10,9 @@ from math import inf
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.memory.adapter_room import adapter_parts
-from longboat.planner.memory.budget import budget_of, modest_load, overhead_of, padding_bytes, window_bytes
+from longboat.planner.memory.budget import budget_of, modest_load, overhead_of, padding_bytes, window_batch
 from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes
+from longboat.planner.memory.kv_room import sequence_bytes
 from longboat.planner.memory.processor import is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
 from longboat.planner.memory.stage_weights import end_weights, ram_bytes, stage_weights
@@ -160,7 +161,6 @@ class _Shelf:
         weight = {
             key: layer.rank_bytes(tensor=tensor, expert=split.expert)
             + adapters.get(key, 0)
-            + window_bytes(layer.cache, load, places[0].card)
             + _padding(layer, shape, split, load, places[0].card)
             for key, layer in kinds.items()
         }
@@ -288,4 +288,5 @@ def _adapter_parts(shape: ModelShape, split: Split, card: Card, load: Load) -> t
 
 
 def _cache_bytes(layer: Layer, load: Load, tensor: int) -> float:
-    return layer.cache.bytes_of(load.context_tokens, load.kv_bytes) / layer.cache.tensor_shards(tensor)
+    size = sequence_bytes(layer.cache, load.context_tokens, load.kv_bytes, window_batch(load))
+    return size / layer.cache.tensor_shards(tensor)
