@@ -143,7 +143,8 @@ class Search:
                 if layout.matches(asked) and (layout.data == 1 or self._divides_requests(layout)):
                     yield layout
         if mixed and len(self.pools) > 1:
-            found = mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel)
+            shallow = not self.forecaster.traits.overlaps_stages
+            found = mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel, shallow=shallow)
             yield from (layout for layout in found if layout.matches(asked))
 
     def _layouts(self) -> Iterator[Layout]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 
@@ -93,8 +94,7 @@ class Shortlist:
                 continue
             one = self._forecast(index)
             if one.fit.fits:
-                found.append(one)
-                found.sort(key=forecast_order)
+                insort(found, one, key=forecast_order)
         slow = [(one.layout, figures_of(one)) for one in found[most:]] + slow
         self.slower += [(layout, figures, found[0]) for layout, figures in slow]
         return found[:most]
