@@ -136,15 +136,20 @@ class Search:
 
     def every_layout(self, *, equal: bool = True, mixed: bool = True) -> Iterator[Layout]:
         """Yield all layouts, or of these the split that is asked for."""
-        parallel, asked = self.engine != "llama.cpp", self.demand.split
+        traits, asked = self.forecaster.traits, self.demand.split
+        parallel = traits.tensor_parallel
         experts = self.demand.expert_parallel and any(layer.num_experts for layer in self.shape.layers)
         for pool in self.pools if equal else ():
             for layout in layouts(pool, tensor_parallel=parallel, expert_parallel=experts, asked=asked):
                 if layout.matches(asked) and (layout.data == 1 or self._divides_requests(layout)):
                     yield layout
         if mixed and len(self.pools) > 1:
-            shallow = not self.forecaster.traits.overlaps_stages
-            found = mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel, shallow=shallow)
+            found = mixed_layouts(
+                self.pools,
+                tensor_parallel=parallel,
+                any_platform=traits.mixes_platforms,
+                shallow=not traits.overlaps_stages,
+            )
             yield from (layout for layout in found if layout.matches(asked))
 
     def _layouts(self) -> Iterator[Layout]:
