@@ -53,7 +53,8 @@ class EngineSplits:
     """How an engine can split a model, as its adapter describes it."""
 
     tensor: bool = True  # each layer, by tensor parallelism
-    # It divides layers among stages by itself. One that does not is told the layers of each stage, and one process
+    experts: bool = True  # whole experts, and requests, are divided over ranks
+    # It divides layers among stages by itself. Another engine needs the layers of each stage, and one of its processes
     # computes all layers of a node.
     divides_layers: bool = True
 

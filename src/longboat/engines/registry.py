@@ -46,7 +46,10 @@ def adapter_for(kind: str) -> EngineAdapter:
 def splits_of(kind: str) -> EngineSplits:
     """Return how engine ``kind`` can split a model. Raises UserInputError as ``adapter_for``."""
     adapter = adapter_for(kind)
-    return EngineSplits(tensor="tensor" in adapter.abilities, divides_layers=adapter.divides_layers)
+    able = adapter.abilities
+    return EngineSplits(
+        tensor="tensor" in able, experts={"expert", "data"} <= able, divides_layers=adapter.divides_layers
+    )
 
 
 def installable() -> dict[str, EngineAdapter]:

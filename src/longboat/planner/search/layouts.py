@@ -24,7 +24,7 @@ REPLICAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 19
 FEW_STAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 POWERS = tuple(count for count in REPLICAS if count & (count - 1) == 0)
 POWERS_OF_DATA = tuple(1 << power for power in range(7))
-# Stages on one of so many kinds of machines that are tried where more of them may be slower.
+# By the number of kinds of machines: stages on one kind that are tried where more of them may be slower.
 FEW_MIXED_STAGES = {2: (1, 2, 3, 4), 3: (1, 2), 4: (1,)}
 MIXED_TENSOR = (1, 2, 4, 8, 16)
 MAX_SUBSET_POOLS = 4
