@@ -126,6 +126,7 @@ CASES = (
     Case(model="gpt-oss-120b", context=32_768, quant="mxfp4", shares=(1, 1)),
     Case(model="Mistral-7B", context=32_768),
     Case(model="Gemma3-27B", context=32_768),
+    Case(model="Gemma3-27B", context=65_536, slots=8),
     Case(model="DeepSeek-R1", context=16_384, shares=(1, 1)),
     Case(model="random-100m", context=8192, quant=LOADED, shares=(1, 1)),
     Case(model="random-250m", context=16_384, quant=LOADED, slots=2),

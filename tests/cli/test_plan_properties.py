@@ -71,6 +71,24 @@ def best(model: str, on: str, users: int, *, slo: str = "", quantization: str = 
         return None
 
 
+def fastest(model: str, on: str, users: int, quantization: str) -> float:
+    """Return the tokens per second of the fastest plan, wherever it is ranked; 0 where nothing fits."""
+    planner = planner_for(PlanRequest(on=on, concurrency=users, quantization=quantization))
+    try:
+        return max(plan.tokens_per_s for plan in planner.brief(shape_of(model)).plans)
+    except UserInputError:
+        return 0.0
+
+
+def titles(model: str, on: str, users: int) -> list[tuple[str, float]]:
+    """Return what each plan is, in their order, and its tokens per second; nothing where none fits."""
+    try:
+        plans = planner_for(PlanRequest(on=on, concurrency=users)).brief(shape_of(model)).plans
+    except UserInputError:
+        return []
+    return [(plan.title, round(plan.tokens_per_s, 6)) for plan in plans]
+
+
 def speed(plan: Plan | None) -> float:
     return plan.tokens_per_s if plan else 0.0
 
@@ -109,6 +127,27 @@ def test_more_nodes_of_the_same_kind_are_never_worse() -> None:
         assert speed(more) >= EQUAL * speed(fewer), (model, nodes, network, users)
 
 
+def test_a_further_node_never_makes_a_pipeline_of_llama_cpp_worse() -> None:
+    """llama.cpp's stages do not overlap: a slow node more must not be taken because it is there.
+
+    The fastest plans are compared: of two that differ by a tenth, the one on equal cards is put first.
+    """
+    for random, model, _, network, users in cases("llama.cpp"):
+        kinds = random.sample(("RTX4090", "RTX3090", "L40S", "T4", "M3 Ultra", "EPYC9004 128GB"), 3)
+        counts = [random.choice((1, 2, 3)) for _ in kinds[:2]] + [0]
+        more = list(counts)
+        more[random.randrange(3)] += 1
+        users, asked = min(users, 8), random.choice(("stored", "q4"))
+        first, second = (
+            fastest(model, f"{nodes}, net={network}, engine=llama.cpp", users, asked)
+            for nodes in (
+                " + ".join(f"{count}x({kind})" for count, kind in zip(told, kinds, strict=True) if count)
+                for told in (counts, more)
+            )
+        )
+        assert second >= EQUAL * first, (model, kinds, counts, more, network, users, asked)
+
+
 def test_more_memory_is_never_worse_in_the_same_format() -> None:
     for random, model, _, network, users in cases("memory"):
         nodes = f"{random.choice((1, 2))}x({random.choice((1, 2, 4))}x{random.choice(('A100', 'RTX4090', 'H100'))}"
@@ -143,6 +182,18 @@ def test_the_order_of_nodes_changes_nothing() -> None:
         first = best(model, f"{nodes} + {other}, net={network}", users)
         second = best(model, f"{other} + {nodes}, net={network}", users)
         assert speed(first) == pytest.approx(speed(second), rel=1e-9), (model, nodes, other, network, users)
+
+
+def test_the_order_of_nodes_changes_no_plan_of_equal_ones() -> None:
+    """Plans that tie, and links that make two sorts of one card, have one order too."""
+    for random, model, _, network, users in cases("ties"):
+        kinds = random.choices(("RTX4090", "RTX3090", "A100", "L40S", "RTX A6000", "H100 PCIe"), k=3)
+        nodes = [f"{random.choice((1, 2))}x({random.choice((1, 2))}x{kind})" for kind in kinds]
+        first, second = (
+            titles(model, f"{' + '.join(told)}, net={network}", users)
+            for told in (nodes, random.sample(nodes, len(nodes)))
+        )
+        assert first == second, (model, nodes, network, users)
 
 
 def test_machines_and_limits_are_written_as_they_are_read(library: Library) -> None:

@@ -10,6 +10,7 @@ from longboat.cluster.fleet.deployed import bundle_labels
 from longboat.cluster.fleet.serve_config import ShapedModel, serve_document
 from longboat.cluster.protocol.model import read_shape
 from longboat.core.topology import Node
+from longboat.engines.registry import splits_of
 from longboat.planner.fleet.place import NoShape, shape_gang
 from longboat.spec.files.load import load_fleet
 from longboat.spec.wanted import wanted_model
@@ -23,7 +24,7 @@ def arguments(rest: str) -> dict[str, Any]:
     text = MODEL % rest
     fleet = load_fleet(text, "x")
     (spec,) = fleet.models
-    shape = shape_gang(wanted_model(spec), None, NODES, "cpu")
+    shape = shape_gang(wanted_model(spec, splits_of), None, NODES, "cpu")
     assert not isinstance(shape, NoShape)
     document = serve_document(fleet, [ShapedModel(spec=spec, shape=shape)], text)
     args: dict[str, Any] = json.loads(json.dumps(document["applications"][-1]["args"]))

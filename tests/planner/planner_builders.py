@@ -5,6 +5,7 @@ from __future__ import annotations
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.topology import Node
 from longboat.core.wanted import WantedModel
+from longboat.engines.registry import splits_of
 from longboat.planner.fleet.check_fleet import FleetCheck, check_fleet
 from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.spec.files.load import fleet_from, load_fleet
@@ -33,7 +34,9 @@ def nodes(count: int, *, cpus: float = 2, gpus: float = 0, memory_bytes: int = 0
 
 
 def model(**fields: object) -> WantedModel:
-    return wanted_model(fleet_from({"models": [{"source": "builtin:tiny"} | fields]}, "test", folder="/").models[0])
+    return wanted_model(
+        fleet_from({"models": [{"source": "builtin:tiny"} | fields]}, "test", folder="/").models[0], splits_of
+    )
 
 
 def fleet(text: str) -> Fleet:
@@ -42,4 +45,4 @@ def fleet(text: str) -> Fleet:
 
 def checked(told: Fleet, inputs: PlannerInputs) -> FleetCheck:
     """Check a fleet as ``longboat up`` does."""
-    return check_fleet(wanted_models(told), inputs, gateway_port=told.gateway.port)
+    return check_fleet(wanted_models(told, splits_of), inputs, gateway_port=told.gateway.port)

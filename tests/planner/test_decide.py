@@ -16,7 +16,7 @@ from longboat.core.plan import EngineMemory
 from longboat.core.states import EngineActual
 from longboat.core.topology import Node
 from longboat.engines.card_parts import planned_memory
-from longboat.engines.registry import adapter_for
+from longboat.engines.registry import adapter_for, splits_of
 from longboat.planner.fleet.decide import Decision, decide
 from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.planner.memory.processor_part import processor_part
@@ -83,9 +83,9 @@ def decided(
         memory_bytes={one.node_id: int(memory_gib * GIB) for one in on},
         accelerators=dict.fromkeys([one.node_id for one in on], accelerators) if accelerators else {},
     )
-    now = {model.name: model for model in wanted_models(running)} if running else {}
-    before = {name: wanted_model(model) for name, model in (kept or {}).items()}
-    found = decide(wanted_models(asked), inputs, before, now)
+    now = {model.name: model for model in wanted_models(running, splits_of)} if running else {}
+    before = {name: wanted_model(model, splits_of) for name, model in (kept or {}).items()}
+    found = decide(wanted_models(asked, splits_of), inputs, before, now)
     written = fleet_with_numbers(asked, found.models)
     if not found.problems:
         assert not checked(written, inputs).problems, "what is decided finds room"

@@ -14,7 +14,7 @@ from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.core.topology import Node
-from longboat.engines.registry import adapter_for
+from longboat.engines.registry import adapter_for, splits_of
 from longboat.planner.fleet.check_fleet import FleetCheck
 from longboat.planner.fleet.decide import Decision, decide
 from longboat.planner.fleet.inputs import PlannerInputs
@@ -93,7 +93,7 @@ def found(
         memory_bytes={name: int(gib * GIB) for name, gib in (memory_gib or {}).items()},
         accelerators=accelerators or {},
     )
-    decision = decide(wanted_models(asked), inputs, {"q": wanted_model(kept)} if kept else {}, {})
+    decision = decide(wanted_models(asked, splits_of), inputs, {"q": wanted_model(kept, splits_of)} if kept else {}, {})
     plan = None if decision.problems else checked(fleet_with_numbers(asked, decision.models), inputs)
     return Found(asked, on, decision, plan)
 

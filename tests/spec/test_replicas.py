@@ -6,6 +6,7 @@ import pytest
 
 from longboat.core.errors import UserInputError
 from longboat.core.scaling import FixedTarget, Objective, OngoingTarget, ScheduleEntry, SloTarget
+from longboat.engines.registry import splits_of
 from longboat.spec.diff import diff
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
@@ -66,7 +67,7 @@ def test_mapping_is_written_as_it_is_read(replicas: str) -> None:
 
 def test_planner_places_the_initial_count_and_the_mapping_stays() -> None:
     (model,) = fleet("{min: 2, max: 8, initial: 3, slo: {ttft_ms: 1000}}").models
-    wanted = wanted_model(model)
+    wanted = wanted_model(model, splits_of)
     assert (wanted.replicas, model.num_replicas, model.max_replicas) == (3, 3, 8)
     assert model.is_decided
     assert spec_with_numbers(model, wanted) == model

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from longboat.core.scaling import Objective
 from longboat.core.tasks import GENERATE, Task
 
-__all__ = ("MAX_RANKS", "Placement", "WantedLoad", "WantedModel", "WantedRank")
+__all__ = ("MAX_RANKS", "EngineSplits", "Placement", "WantedLoad", "WantedModel", "WantedRank")
 
 MAX_RANKS = 1024
 """Worker ranks of one replica at most."""
@@ -49,12 +49,24 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSplits:
+    """How an engine can split a model, as its adapter describes it."""
+
+    tensor: bool = True  # each layer, by tensor parallelism
+    experts: bool = True  # whole experts, and requests, are divided over ranks
+    # It divides layers among stages by itself. Another engine needs the layers of each stage, and one of its processes
+    # computes all layers of a node.
+    divides_layers: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WantedModel:
     """One model of a fleet. ``None`` in replicas or in a part of the split leaves that to the planner."""
 
     name: str
     source: str
     engine: str = "vllm"
+    splits: EngineSplits = EngineSplits()
     task: Task = GENERATE  # what it is for
     overrides_config: bool = False  # whether the engine's arguments replace parts of its config
     environment: str | None = None  # folder of the user's own engine environment
@@ -75,8 +87,8 @@ class WantedModel:
 
     @property
     def split_is_open(self) -> bool:
-        """Whether the planner decides all of the split that the engine has: llama.cpp splits by layers only."""
-        return self.pipeline is None and (self.tensor is None or self.engine == "llama.cpp")
+        """Whether the planner decides all of the split that the engine has."""
+        return self.pipeline is None and (self.tensor is None or not self.splits.tensor)
 
     @property
     def split_is_decided(self) -> bool:

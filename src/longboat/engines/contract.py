@@ -200,6 +200,7 @@ class EngineAdapter(ABC):
     program: ClassVar[str] = ""
     overlay: ClassVar[Overlay | None] = None
     load_metrics: ClassVar[LoadMetrics] = LoadMetrics()
+    divides_layers: ClassVar[bool] = True  # as in ``EngineSplits``
     weights: ClassVar[Literal["folder", "gguf"]] = "folder"  # what it is given: a folder of safetensors, or one file
     # platform → abilities that the engine lacks there in every environment: each with what to do about it
     unable_on: ClassVar[Mapping[str, Mapping[Ability, str]]] = {}

@@ -11,10 +11,11 @@ import importlib
 from importlib.metadata import entry_points
 
 from longboat.core.errors import UserInputError
+from longboat.core.wanted import EngineSplits
 from longboat.engine_names import BUILT_IN, GROUP, engine_names
 from longboat.engines.contract import EngineAdapter
 
-__all__ = ("adapter_for", "installable")
+__all__ = ("adapter_for", "installable", "splits_of")
 
 
 @functools.cache
@@ -40,6 +41,15 @@ def adapter_for(kind: str) -> EngineAdapter:
         what = f"{entry.value} is not the adapter of an engine named {kind!r}"
         raise UserInputError(what, hint="its class must derive from EngineAdapter and carry that kind")
     return adapter
+
+
+def splits_of(kind: str) -> EngineSplits:
+    """Return how engine ``kind`` can split a model. Raises UserInputError as ``adapter_for``."""
+    adapter = adapter_for(kind)
+    able = adapter.abilities
+    return EngineSplits(
+        tensor="tensor" in able, experts={"expert", "data"} <= able, divides_layers=adapter.divides_layers
+    )
 
 
 def installable() -> dict[str, EngineAdapter]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from longboat.core.scaling import Objective
-from longboat.core.wanted import Placement, WantedLoad, WantedModel, WantedRank
+from longboat.core.wanted import EngineSplits, Placement, WantedLoad, WantedModel, WantedRank
 from longboat.spec.types.fleet import Fleet, LoadSpec, ModelSpec, PlacementSpec, SplitSpec
 from longboat.spec.types.replicas import ReplicasSpec
 
@@ -24,18 +24,22 @@ NOT_SETTINGS: dict[str, Any] = {
 }
 
 
-def wanted_models(fleet: Fleet) -> tuple[WantedModel, ...]:
-    """Return the fleet's models in the order of the file."""
-    return tuple(wanted_model(model) for model in fleet.models)
+SplitsOf = Callable[[str], EngineSplits]
 
 
-def wanted_model(spec: ModelSpec) -> WantedModel:
+def wanted_models(fleet: Fleet, splits_of: SplitsOf) -> tuple[WantedModel, ...]:
+    """Return the fleet's models in the order of the file. splits_of: how an engine can split a model, by its name."""
+    return tuple(wanted_model(model, splits_of) for model in fleet.models)
+
+
+def wanted_model(spec: ModelSpec, splits_of: SplitsOf) -> WantedModel:
     """Return ``spec`` in the planner's words."""
     parts = spec.parts
     return WantedModel(
         name=spec.name,
         source=spec.source,
         engine=spec.engine.kind,
+        splits=splits_of(spec.engine.kind),
         task=spec.task,
         overrides_config=any(word.startswith("--hf-overrides") for word in spec.engine.args),
         environment=spec.engine.environment,
@@ -94,7 +98,7 @@ def fleet_with_numbers(fleet: Fleet, decided: Iterable[WantedModel]) -> Fleet:
 
 def spec_with_numbers(spec: ModelSpec, decided: WantedModel) -> ModelSpec:
     """Return ``spec`` with replicas, split and placement as decided; what is the same is left as it is written."""
-    if (written := wanted_model(spec)) == decided:
+    if (written := wanted_model(spec, lambda _: decided.splits)) == decided:
         return spec
     update: dict[str, Any] = {}
     if decided.replicas != written.replicas:

@@ -89,15 +89,15 @@ class ModelShape:
 
         A search asks thousands of times for the same parts of a model.
         """
-        if key not in self._counted:
-            self._counted[key] = count()
-        found: T = self._counted[key]
+        found: T | None = self._counted.get(key)
+        if found is None:
+            found = self._counted[key] = count()
         return found
 
     @property
     def kinds(self) -> tuple[Layer, ...]:
         """Each sort of layer once."""
-        return tuple(layer for layer, _ in self.counted_layers(0, len(self.layers)))
+        return self.once("kinds", lambda: tuple(layer for layer, _ in self.counted_layers(0, len(self.layers))))
 
     def counted_layers(self, start: int, stop: int) -> tuple[tuple[Layer, int], ...]:
         """Return each sort of layer from ``start`` to before ``stop`` once, in order, and how often it occurs."""
@@ -130,7 +130,8 @@ class ModelShape:
     @property
     def weight_bytes(self) -> int:
         """Bytes that an engine loads: all but the modules for multi-token prediction."""
-        return sum(weight.num_bytes for weight in self.weights() if weight.part != "mtp")
+        loaded = (weight for weight in self.weights() if weight.part != "mtp")
+        return self.once("weight_bytes", lambda: sum(weight.num_bytes for weight in loaded))
 
     @property
     def file_bytes(self) -> int:

@@ -47,6 +47,12 @@ def plan_model(
         str, typer.Option("--offload", help='Keep what does not fit a card in RAM: "Desktop 2ch DDR5-5600 64GB".')
     ] = "",
     apart: Annotated[bool, typer.Option("--apart", help="Compare with prefill and decode on replicas apart.")] = False,
+    kv_tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kv-tier", help='Room behind the cache on each node: "ram 256GiB" or "disk 2TB 7GB/s". May be repeated.'
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Plan a model on machines: how to split it, how fast it will be, and why. The word `model` may be left out."""
@@ -59,7 +65,7 @@ def plan_model(
         write=write,
         commands=commands,
         must_keep=must_keep,
-        what_if=WhatIf(speculation=speculation, draft_model=draft_model, apart=apart),
+        what_if=WhatIf(speculation=speculation, draft_model=draft_model, apart=apart, kv_tiers=tuple(kv_tier or ())),
         offload=offload,
     )
     run_plan(model, request, wanted)

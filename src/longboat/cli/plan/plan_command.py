@@ -109,8 +109,8 @@ def whole_values(
 def _check_any_of(wanted: Wanted) -> None:
     if wanted.chart or wanted.write or wanted.commands or wanted.offload or wanted.what_if != NOTHING_ELSE:
         raise UserInputError(
-            "--chart, --write, --commands, --offload, --speculation and --apart are of one plan, and several kinds of "
-            "machines are compared",
+            "--chart, --write, --commands, --offload, --speculation, --apart and --kv-tier are of one plan, and "
+            "several kinds of machines are compared",
             hint="plan for the kind that you choose: --on '2x(8xH100), net=25GbE'",
         )
 
@@ -128,8 +128,8 @@ def _check_offload(request: PlanRequest, wanted: Wanted) -> None:
         )
     if wanted.chart or wanted.write or wanted.commands or wanted.what_if != NOTHING_ELSE:
         raise UserInputError(
-            "--offload prints ways to keep a part in RAM, and no plan for --chart, --write, --commands, --speculation "
-            "or --apart",
+            "--offload prints ways to keep a part in RAM, and no plan for --chart, --write, --commands, --speculation, "
+            "--apart or --kv-tier",
             hint="leave them out, or leave --offload out",
         )
 

@@ -16,7 +16,7 @@ from longboat.core.topology import Node
 from longboat.core.wanted import WantedModel
 from longboat.engines.card_parts import planned_memory
 from longboat.engines.model_arguments import arguments_of
-from longboat.engines.registry import adapter_for
+from longboat.engines.registry import adapter_for, splits_of
 from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.cluster_live import cluster_of_nodes
 from longboat.planner.memory.split_shape import AskedSplit
@@ -36,7 +36,7 @@ __all__ = ("fleet_to_simulate", "seed_of")
 def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str]:
     """Return the model, the fleet, and in words what one replica is. Raises UserInputError for what cannot be."""
     spec = _model(request)
-    wanted = wanted_model(spec)
+    wanted = wanted_model(spec, splits_of)
     if request.step_time:
         if request.kv_tokens is None:
             raise UserInputError("--step-time says nothing of the KV cache", hint="give --kv-tokens 100000 too")

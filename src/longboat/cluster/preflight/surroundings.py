@@ -20,6 +20,7 @@ from longboat.core.errors import ClusterError, Problem, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
 from longboat.engines.fleet_checks import engine_problems
+from longboat.engines.registry import splits_of
 from longboat.planner.fleet.check_fleet import check_fleet
 from longboat.planner.fleet.decide import Decision, decide
 from longboat.planner.fleet.inputs import PathReport, PlannerInputs, PortReport
@@ -111,9 +112,9 @@ def checked_plan(
     adapters = _adapter_findings(nodes, findings)
     fleet = with_adapter_facts(fleet, adapters, options.running)
     inputs = with_knowledge(_inputs(fleet, nodes, findings), fleet, findings, basis or built_in_basis())
-    kept = {name: wanted_model(model) for name, model in options.kept.items()}
-    running = {model.name: model for model in wanted_models(options.running)} if options.running else {}
-    decision = decide(wanted_models(fleet), inputs, kept, running)
+    kept = {name: wanted_model(model, splits_of) for name, model in options.kept.items()}
+    running = {model.name: model for model in wanted_models(options.running, splits_of)} if options.running else {}
+    decision = decide(wanted_models(fleet, splits_of), inputs, kept, running)
     fleet = fleet_with_numbers(fleet, decision.models)
     plan = check_fleet(decision.models, inputs, gateway_port=fleet.gateway.port)
     problems = [

@@ -47,6 +47,7 @@ class LlamaCppAdapter(EngineAdapter):
 
     kind = "llama.cpp"
     abilities: ClassVar[frozenset[Ability]] = frozenset(("pipeline", "nodes", "layers", "stages", "gguf", "hub"))
+    divides_layers: ClassVar[bool] = False
     weights = "gguf"
     recipe = InstallRecipe(
         version="2026.10.11549",

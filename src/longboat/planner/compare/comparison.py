@@ -7,10 +7,12 @@ asked for by every larger set of nodes too, so a further node never takes a form
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from math import inf
 
 from longboat.catalog.library import Library
 from longboat.catalog.quantization.requantize import requantized
@@ -20,13 +22,16 @@ from longboat.planner.compare.asked_formats import asked_formats, check_kernels,
 from longboat.planner.compare.choices import best_of, crosses, groups_of, parts_of, with_kernels, within_kinds
 from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.engine_choice import engine_for
+from longboat.planner.machines.pools import pools_of
 from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.constants import Calibration
+from longboat.planner.predict.machine import machine_for
 from longboat.planner.search.advice import quantizations_below
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecasters
-from longboat.planner.search.ranking import Plan
+from longboat.planner.search.ranking import Plan, speed_step
 from longboat.planner.search.search import SearchResult, search
+from longboat.planner.search.shortlist import SpeedLimit
 
 __all__ = ("Comparison",)
 
@@ -46,9 +51,11 @@ class Comparison:
         """Return the plans on all machines and their parts; an error counts where all machines together have it."""
         fewer_bits = fewer_bits and not self.quantization
         results = self._searched(cluster, fewer_bits=fewer_bits)
+        limit = SpeedLimit(plan for one in results for plan in one.plans)
         for part in islice(parts_of(cluster), 1, None):
             with suppress(UserInputError):
-                results += self._searched(part, fewer_bits=fewer_bits)
+                if self._may_be_best(part, results, limit, fewer_bits=fewer_bits):
+                    results += self._searched(part, fewer_bits=fewer_bits)
         if fewer_bits:
             results += self._of_groups(cluster)
         found = best_of(cluster, self.demand, results)
@@ -83,6 +90,24 @@ class Comparison:
             if _stays(found):
                 break
         return results
+
+    def _may_be_best(
+        self, part: Cluster, results: Sequence[SearchResult], limit: SpeedLimit, *, fewer_bits: bool
+    ) -> bool:
+        """Return whether a part may have a plan among the best: unknown bounds count as high ones.
+
+        Raises UserInputError where none of the cards has kernels for a format that is asked for.
+        """
+        engine = engine_for(part, self.library)
+        pools = pools_of(part)
+        if len(pools) > 1 or engine != engine_for(results[0].cluster, self.library):
+            return True
+        pool = replace(pools[0], machine=machine_for(pools[0].machine, engine))
+        formats = [shape.quantization for shape in self.formats(engine)]
+        formats += [shape.quantization for shape in quantizations_below(self.shape, engine, part)] if fewer_bits else []
+        known = ChainMap(*(dict(one.ceilings) for one in results))
+        most = max(known.get((name, pool.sort), inf) for name in formats)
+        return speed_step(most) >= speed_step(limit.tokens_per_s)
 
     def _of_groups(self, cluster: Cluster) -> Iterator[SearchResult]:
         """Yield plans in fewer bits that a few of the nodes ask for, as their best plan as stored crosses nodes.

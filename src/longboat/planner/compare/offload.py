@@ -14,7 +14,8 @@ from typing import Literal
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.machines.pools import Pool
-from longboat.planner.memory.budget import budget_of, overhead_of, window_bytes
+from longboat.planner.memory.budget import budget_of, overhead_of, window_batch
+from longboat.planner.memory.kv_room import sequence_bytes
 from longboat.planner.memory.split_shape import Load, Split
 from longboat.planner.memory.stage_weights import ram_bytes
 from longboat.planner.predict.constants import Calibration
@@ -72,9 +73,9 @@ class _Maker:
         self.room = budget_of(pool.card, split, self.load).num_bytes
         self.weights = [layer.num_bytes for layer in self.shape.layers]
         self.experts = [sum(w.num_bytes for w in layer.weights if w.part == "experts") for layer in self.shape.layers]
+        batch = window_batch(self.load)
         self.caches = [
-            self.load.num_sequences * layer.cache.bytes_of(self.load.context_tokens, self.load.kv_bytes)
-            + window_bytes(layer.cache, self.load, pool.card)
+            self.load.num_sequences * sequence_bytes(layer.cache, self.load.context_tokens, self.load.kv_bytes, batch)
             for layer in self.shape.layers
         ]
         self.kept = ram_bytes(shape, split, pool.card, self.load)

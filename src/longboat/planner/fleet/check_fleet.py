@@ -15,7 +15,7 @@ from longboat.core.wanted import WantedModel
 from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.planner.fleet.pack import GangDemand, Packing, pack
 from longboat.planner.fleet.place import NoShape, shape_gang
-from longboat.planner.fleet.resources import amount_of_node, describe, matches, shape_amount, sum_of
+from longboat.planner.fleet.resources import amount_of_node, counted, describe, matches, shape_amount, sum_of
 from longboat.planner.search.tasks import task_problems
 
 __all__ = ("FleetCheck", "check_fleet")
@@ -125,9 +125,9 @@ def _room(
         if not packing.unplaced.get(model.name):
             continue
         shape, found = shapes[model.name], len(packing.placed[model.name])
-        each = f"{describe(shape_amount(shape))} on {_nodes(shape.num_nodes)}"
+        each = f"{describe(shape_amount(shape))} on {counted(shape.num_nodes, 'node')}"
         what = (
-            f"{_replicas(model.num_replicas)} of {each} each, {found} fit; "
+            f"{counted(model.num_replicas, 'replica')} of {each} each, {found} fit; "
             f"the fleet takes {describe(sum_of(needs))}, the cluster has {describe(have)}"
         )
         problems.append(Problem(where=f"models[{index}].replicas", what=what, hint=_fewer(found, shape)))
@@ -139,14 +139,6 @@ def _fewer(found: int, shape: GangShape) -> str:
         return f"write replicas: {found}, or add nodes"
     smaller = ", split it less" if shape.num_ranks > 1 else ""
     return f"give other models fewer replicas{smaller}, or add nodes"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
-def _replicas(count: int) -> str:
-    return "1 replica" if count == 1 else f"{count} replicas"
 
 
 def _ports(port: int, inputs: PlannerInputs) -> list[Problem]:

@@ -9,7 +9,7 @@ from longboat.core.plan import GangShape
 from longboat.core.wanted import WantedModel
 from longboat.planner.fleet.node_pools import NodePools
 from longboat.planner.fleet.pack import GangDemand, Packing, pack
-from longboat.planner.fleet.place import NoShape, has_node_each
+from longboat.planner.fleet.place import NoShape
 from longboat.planner.fleet.placement_context import PlacementContext
 from longboat.planner.search.layouts import REPLICAS, Layout
 
@@ -94,7 +94,7 @@ def _bound(
     spread = [sum(slots >= layout.tensor for slots in way.pools[number].slots) for number in layout.pools]
     apart = all(numbers.count(number) <= nodes for number, nodes in zip(layout.pools, spread, strict=True))
     ways = (len(numbers),) if apart else ()
-    for nodes in ways if has_node_each(wanted.engine) else (*ways, None):
+    for nodes in (*ways, None) if wanted.splits.divides_layers else ways:
         bound = replace(wanted, placement=replace(wanted.placement, nodes=nodes, stages=labels))
         gang = context.gang(bound)
         if not isinstance(gang, NoShape):

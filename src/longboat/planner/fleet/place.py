@@ -15,6 +15,7 @@ from longboat.planner.fleet.resources import (
     Amount,
     amount_of_node,
     amount_per_node,
+    counted,
     describe,
     fits,
     matches,
@@ -24,11 +25,7 @@ from longboat.planner.fleet.resources import (
 from longboat.planner.fleet.split import check_split
 from longboat.planner.memory.split_shape import even_stages
 
-__all__ = ("NoShape", "bundles", "has_node_each", "shape_gang", "strategy")
-
-
-_TOLD_LAYERS = ("llama.cpp",)
-"""Engines that do not divide layers themselves. One process computes all layers of a node."""
+__all__ = ("NoShape", "bundles", "shape_gang", "strategy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +46,7 @@ class _Gang:
     layers: tuple[int, ...] = ()
     data: int = 1
     expert: bool = False
+    engine: str = ""
     node_each: bool = False  # whether each rank needs a node of its own
 
     @property
@@ -110,7 +108,8 @@ def shape_gang(
         layers=model.layers or _even_layers(model, facts),
         data=model.data or 1,
         expert=bool(model.expert),
-        node_each=has_node_each(model.engine),
+        engine=model.engine,
+        node_each=not model.splits.divides_layers,
     )
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))
@@ -124,15 +123,10 @@ def shape_gang(
     return _best(gang)
 
 
-def has_node_each(engine: str) -> bool:
-    """Return whether each stage of this engine needs a node of its own."""
-    return engine in _TOLD_LAYERS
-
-
 def _even_layers(model: WantedModel, facts: ModelConfig | None) -> tuple[int, ...]:
     """Return the layers of each stage for an engine that does not divide them: as many as were planned for."""
     stages = model.degrees[1]
-    if model.engine not in _TOLD_LAYERS or stages == 1 or facts is None or facts.num_layers is None:
+    if model.splits.divides_layers or stages == 1 or facts is None or facts.num_layers is None:
         return ()
     return even_stages(facts.num_layers, stages)
 
@@ -152,46 +146,48 @@ def _asked(gang: _Gang, num_nodes: int) -> GangShape | NoShape:
     divisors = gang.node_counts
     where = "placement.nodes"
     if num_nodes not in divisors and gang.node_each:
-        what = f"{num_nodes} nodes for {_stages(gang)}: llama.cpp computes each stage on a node of its own"
+        what = (
+            f"{num_nodes} nodes for {counted(gang.pipeline, 'stage')}: {gang.engine} computes each on a node of its own"
+        )
         hint = f"write nodes: {gang.num_ranks}, or leave it out"
         return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
     if num_nodes not in divisors:
-        what = f"{num_nodes} nodes do not divide {_ranks(gang.num_ranks) if gang.data == 1 else _parts(gang)} evenly"
+        parts = counted(gang.num_ranks, "worker rank") if gang.data == 1 else _parts(gang)
+        what = f"{num_nodes} nodes do not divide {parts} evenly"
         hint = f"write nodes: {min(divisors, key=lambda divisor: (abs(divisor - num_nodes), divisor))}"
         return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
     if num_nodes > len(gang.rooms):
-        what = f"{num_nodes} nodes are asked for, {_nodes(len(gang.rooms))} can be chosen"
+        what = f"{num_nodes} nodes are asked for, {counted(len(gang.rooms), 'node')} can be chosen"
         fewer = max((num for num in divisors if num <= len(gang.rooms) and gang.works(num)), default=None)
         hint = f"write nodes: {fewer}" if fewer else "add nodes, or widen placement.labels"
         return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
     if not gang.works(num_nodes):
         other = next((num for num in divisors if gang.works(num)), None)
         need, found = describe(gang.need(num_nodes)), gang.num_fitting(num_nodes)
-        what = f"{_nodes(num_nodes)} with {need} each are needed, {found} of {len(gang.rooms)} have that"
+        what = f"{counted(num_nodes, 'node')} with {need} each are needed, {found} of {len(gang.rooms)} have that"
         hint = f"write nodes: {other}" if other else _less(gang)
         return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
-    return gang.shape(num_nodes, f"placement.nodes asks for {_nodes(num_nodes)}")
+    return gang.shape(num_nodes, f"placement.nodes asks for {counted(num_nodes, 'node')}")
 
 
 def _reason(gang: _Gang, num_nodes: int) -> str:
     per_node = gang.num_ranks // num_nodes
     if gang.num_ranks == 1:
-        return f"one rank on one node; {gang.num_fitting(1)} of {_nodes(len(gang.rooms))} can take it"
+        return f"one rank on one node; {gang.num_fitting(1)} of {counted(len(gang.rooms), 'node')} can take it"
     if gang.splits_tensor(num_nodes):
         most = max(_capacity(gang.rank, room) for room in gang.rooms)
         lack = f"no node has room for {gang.tensor} tensor ranks (the largest takes {most})"
-        return f"{lack}: {per_node} on each of {_nodes(num_nodes)}"
+        return f"{lack}: {per_node} on each of {counted(num_nodes, 'node')}"
     if gang.data > 1:
-        return f"{gang.data // num_nodes} of {_parts(gang)} on each of {_nodes(num_nodes)}"
+        return f"{gang.data // num_nodes} of {_parts(gang)} on each of {counted(num_nodes, 'node')}"
     if gang.pipeline == 1:
         return f"all {gang.tensor} tensor ranks on one node"
     if num_nodes == gang.pipeline:
-        return f"one pipeline stage on each of {_nodes(num_nodes)}"
+        return f"one pipeline stage on each of {counted(num_nodes, 'node')}"
     stages = gang.pipeline // num_nodes
     found = gang.num_fitting(gang.pipeline)
-    return (
-        f"{_nodes(found)} with room for a stage, {gang.pipeline} stages: {stages} stages on each of {_nodes(num_nodes)}"
-    )
+    with_room = f"{counted(found, 'node')} with room for a stage, {gang.pipeline} stages"
+    return f"{with_room}: {stages} stages on each of {counted(num_nodes, 'node')}"
 
 
 def _no_node(model: WantedModel, nodes: Sequence[Node]) -> Problem:
@@ -203,7 +199,7 @@ def _no_node(model: WantedModel, nodes: Sequence[Node]) -> Problem:
         )
     for key, value in labels.items():
         if not any(node.labels.get(key) == value for node in alive):
-            what = f"none of {_nodes(len(alive))} carries the label {key}={value}"
+            what = f"none of {counted(len(alive), 'node')} carries the label {key}={value}"
             return Problem(where=f"placement.labels.{key}", what=what, hint=_near_label(key, value, alive))
     wanted = ", ".join(f"{key}={value}" for key, value in labels.items())
     return Problem(where="placement.labels", what=f"no node carries all of {wanted}", hint="ask for fewer labels")
@@ -229,8 +225,8 @@ def _no_room(gang: _Gang) -> Problem:
     where = "split" if gang.num_ranks > 1 else f"resources.{_short(need, gang.rooms)}"
     largest = f", the largest of them {describe(max(gang.rooms, key=_size))}" if len(gang.rooms) > 1 else ""
     what = (
-        f"one replica takes {describe(need)} ({_ranks(gang.num_ranks)}); "
-        f"{_nodes(len(gang.rooms))} that can be chosen: {describe(have)}{largest}"
+        f"one replica takes {describe(need)} ({counted(gang.num_ranks, 'worker rank')}); "
+        f"{counted(len(gang.rooms), 'node')} that can be chosen: {describe(have)}{largest}"
     )
     return Problem(where=where, what=what, hint=_less(gang))
 
@@ -240,7 +236,8 @@ def _too_few_nodes(gang: _Gang) -> Problem:
     count, need = gang.num_ranks, describe(gang.need(gang.num_ranks))
     found = gang.num_fitting(count)
     what = (
-        f"llama.cpp computes each stage on a node of its own: {_nodes(count)} with {need} each are needed, "
+        f"{gang.engine} computes each stage on a node of its own: "
+        f"{counted(count, 'node')} with {need} each are needed, "
         f"{found} of {len(gang.rooms)} {'has' if found == 1 else 'have'} that"
     )
     fewer = f"write pipeline: {found}" if found else f"no node has room for a stage ({need}): ask for less"
@@ -262,7 +259,7 @@ def _less(gang: _Gang) -> str:
     capacity = sum(_capacity(gang.rank, room) for room in gang.rooms)
     if capacity == 0:
         return f"no node has room for one rank ({describe(gang.need(gang.num_ranks))}): ask for less, or add a node"
-    return f"split into at most {_ranks(capacity)}, or add nodes"
+    return f"split into at most {counted(capacity, 'worker rank')}, or add nodes"
 
 
 def _capacity(rank: RankResources, room: Amount) -> int:
@@ -278,20 +275,8 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
-def _stages(gang: _Gang) -> str:
-    return "1 stage" if gang.pipeline == 1 else f"{gang.pipeline} stages"
-
-
 def _parts(gang: _Gang) -> str:
-    return f"{gang.data} data parts of {_ranks(gang.tensor * gang.pipeline)}"
-
-
-def _ranks(count: int) -> str:
-    return "1 worker rank" if count == 1 else f"{count} worker ranks"
+    return f"{gang.data} data parts of {counted(gang.tensor * gang.pipeline, 'worker rank')}"
 
 
 def bundles(shape: GangShape) -> list[dict[str, float]]:

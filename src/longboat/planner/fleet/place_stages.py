@@ -9,7 +9,15 @@ from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
 from longboat.core.wanted import WantedModel
 from longboat.planner.fleet.pack import GangDemand, pack
-from longboat.planner.fleet.resources import amount_of_node, amount_per_node, describe, fits, matches, shape_amount
+from longboat.planner.fleet.resources import (
+    amount_of_node,
+    amount_per_node,
+    counted,
+    describe,
+    fits,
+    matches,
+    shape_amount,
+)
 
 __all__ = ("label_words", "shape_by_stage")
 
@@ -21,13 +29,13 @@ def shape_by_stage(model: WantedModel, rank: RankResources, nodes: Sequence[Node
     stages, spread = model.placement.stages, model.placement.nodes
     tensor, pipeline = model.degrees
     if len(stages) != pipeline:
-        what = f"labels for {_stages(len(stages))}, and the model is split into {_stages(pipeline)}"
+        what = f"labels for {counted(len(stages), 'stage')}, and the model is split into {counted(pipeline, 'stage')}"
         return Problem(where=WHERE, what=what, hint=f"write split.pipeline: {len(stages)}, or labels for each stage")
     if (model.data or 1) > 1:
         what = f"labels of stages, and data: {model.data}: a data part has all stages"
         return Problem(where=WHERE, what=what, hint="leave placement.stages out, or write split.data: 1 and replicas")
     if spread not in (None, pipeline):
-        what = f"{spread} nodes for {_stages(pipeline)} that are placed by their labels"
+        what = f"{spread} nodes for {counted(pipeline, 'stage')} that are placed by their labels"
         return Problem(where="placement.nodes", what=what, hint=f"write nodes: {pipeline}, or leave it out")
     shape = GangShape(
         tensor=tensor,
@@ -50,7 +58,7 @@ def _without_node(shape: GangShape, nodes: Sequence[Node]) -> Problem | None:
     for number, labels in enumerate(shape.stages):
         where, found = f"{WHERE}[{number}]", [node for node in nodes if matches(node, labels)]
         if not found:
-            what = f"none of {_nodes(len(nodes))} that can be chosen carries {label_words(labels)}"
+            what = f"none of {counted(len(nodes), 'node')} that can be chosen carries {label_words(labels)}"
             return Problem(where=where, what=what, hint=_near(labels, nodes))
         if not any(fits(need, amount_of_node(node)) for node in found):
             largest = describe(max((amount_of_node(node) for node in found), key=lambda room: (room.gpus, room.cpus)))
@@ -64,7 +72,8 @@ def _without_room(model: WantedModel, shape: GangShape, nodes: Sequence[Node]) -
     if pack([GangDemand(model=model.name, shape=shape, replicas=1, labels={})], nodes).complete:
         return None
     each = "" if shape.shares_nodes else ", each on a node of its own"
-    what = f"{_stages(shape.pipeline)} of {describe(shape_amount(shape))}{each} find no room together on their nodes"
+    stages = f"{counted(shape.pipeline, 'stage')} of {describe(shape_amount(shape))}{each}"
+    what = f"{stages} find no room together on their nodes"
     hint = "leave out placement.nodes, bind stages to other nodes, or split less"
     return Problem(where=WHERE, what=what, hint=hint if not shape.shares_nodes else hint.partition(", ")[2])
 
@@ -88,11 +97,3 @@ def _reason(stages: Sequence[Mapping[str, str]], layers: Sequence[int]) -> str:
 def label_words(labels: Mapping[str, str]) -> str:
     """Return ``zone=a, disk=fast``."""
     return ", ".join(f"{key}={value}" for key, value in labels.items())
-
-
-def _stages(count: int) -> str:
-    return "1 stage" if count == 1 else f"{count} stages"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"

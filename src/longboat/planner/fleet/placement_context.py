@@ -22,8 +22,6 @@ from longboat.planner.search.partition import Place
 
 __all__ = ("PlacementContext", "slots_of")
 
-_DIVIDES_EXPERTS = ("vllm", "sglang")
-
 
 @dataclass(frozen=True, slots=True)
 class PlacementContext:
@@ -45,7 +43,7 @@ class PlacementContext:
     @property
     def divides_experts(self) -> bool:
         """Whether the planner may divide whole experts, and requests besides, by itself: engines do so on GPUs."""
-        return self.wanted.engine in _DIVIDES_EXPERTS and self.platform != "cpu"
+        return self.wanted.splits.experts and self.platform != "cpu"
 
     @property
     def platform(self) -> str:

@@ -14,6 +14,7 @@ __all__ = (
     "Amount",
     "amount_of_node",
     "amount_per_node",
+    "counted",
     "describe",
     "fits",
     "matches",
@@ -129,3 +130,8 @@ def matches(node: Node, labels: Mapping[str, str]) -> bool:
 def shape_amount(shape: GangShape) -> Amount:
     """Return what a gang of this shape takes on each of its nodes."""
     return amount_per_node(shape.resources, shape.ranks_per_node)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``1 node``, ``2 nodes``."""
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"

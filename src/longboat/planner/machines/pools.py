@@ -45,6 +45,11 @@ class Pool:
         """Accelerators of the node that has the most."""
         return max(self.slots)
 
+    @property
+    def sort(self) -> tuple[object, ...]:
+        """What plans on it alone depend on: the same for equal machines in other clusters."""
+        return self.card, self.machine, self.bus, self.network, tuple(sorted(self.slots))
+
     def stages(self, tensor: int) -> int:
         """Return how many stages of ``tensor`` ranks all nodes together have room for."""
         most = self.cards_per_node
@@ -67,7 +72,10 @@ class Pool:
 
 
 def pools_of(cluster: Cluster) -> tuple[Pool, ...]:
-    """Return one pool for each sort of accelerator; those with other links or under another system are another sort."""
+    """Return one pool for each sort of accelerator; those with other links or under another system are another sort.
+
+    Their order, the quickest memory first, does not depend on that of the nodes.
+    """
     found: dict[tuple[object, ...], Pool] = {}
     for index, kind in enumerate(cluster.kinds):
         for cards in kind.cards:
@@ -77,7 +85,13 @@ def pools_of(cluster: Cluster) -> tuple[Pool, ...]:
             if known is not None:
                 pool = replace(known, kinds=(*known.kinds, index), slots=known.slots + pool.slots)
             found[key] = pool
-    return tuple(found.values())
+    return tuple(replace(pool, number=number) for number, pool in enumerate(sorted(found.values(), key=_order)))
+
+
+def _order(pool: Pool) -> tuple[object, ...]:
+    links = (pool.bus.name, pool.bus.bandwidth_bytes_per_s, pool.network.name, pool.network.bandwidth_bytes_per_s)
+    slots = tuple(sorted(pool.slots))
+    return -pool.machine.bandwidth_bytes_per_s, -pool.card.usable_bytes, pool.card.name, links, pool.system, slots
 
 
 def _pool(number: int, index: int, kind: NodeKind, cards: Cards) -> Pool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.catalog.shape.weight import Weight
 from longboat.planner.memory.processor import is_wide, processor_overhead
@@ -25,7 +25,7 @@ __all__ = (
     "modest_load",
     "overhead_of",
     "padding_bytes",
-    "window_bytes",
+    "window_batch",
 )
 
 MIB, GIB = 1024**2, 1024**3
@@ -257,6 +257,7 @@ def _padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
+@lru_cache(maxsize=64)
 def _captured_sizes(num_sequences: int) -> int:
     most = min(2 * num_sequences, MAX_CAPTURED)
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, MAX_CAPTURED + 1, 16)]
@@ -286,11 +287,9 @@ def _llama_overhead(card: Card, shape: ModelShape, split: Split, load: Load, *, 
     return parts
 
 
-def window_bytes(cache: Cache, load: Load, card: Card) -> int:
-    """Return what llama.cpp adds to a layer's cache with a window: room for the tokens of one ubatch."""
-    if load.engine != "llama.cpp" or cache.kind != "window":
-        return 0
-    return int(batched_tokens(load, card) * cache.entry_bytes(load.kv_bytes))
+def window_batch(load: Load) -> int:
+    """Return tokens of a step for which llama.cpp keeps room in each sequence's caches with a window; 0: elsewhere."""
+    return (load.batched_tokens or BATCHED_TOKENS[load.engine]) if load.engine == "llama.cpp" else 0
 
 
 def _llama_width(layer: Layer, hidden: int) -> int:

@@ -13,12 +13,13 @@ from itertools import groupby
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.adapter_room import adapter_bytes
 from longboat.planner.memory.budget import (
+    Budget,
     budget_of,
     engine_sequences,
     modest_load,
     overhead_of,
     padding_bytes,
-    window_bytes,
+    window_batch,
 )
 from longboat.planner.memory.divide import Obstacle, find_obstacle
 from longboat.planner.memory.draft import draft_bytes, draft_obstacle, with_draft_caches
@@ -45,6 +46,8 @@ class RankBytes:
     budget_rule: str
     sequence_bytes: int
     num_tokens: int  # that this rank alone could keep, in sequences of the load's context
+    weight_bytes: int  # all of ``weights``
+    overhead_bytes: int  # all of ``overhead``
     cache_bytes: int = 0  # that the engine gives to caches here, for as many tokens as the weakest rank keeps
     required_cache_bytes: int = 0  # that the engine must give by its settings; 0: what is left
 
@@ -52,14 +55,6 @@ class RankBytes:
     def cache_room_bytes(self) -> int:
         """Bytes that caches may have: those of the setting, or those that are left."""
         return self.required_cache_bytes or self.room_bytes
-
-    @property
-    def weight_bytes(self) -> int:
-        return sum(self.weights.values())
-
-    @property
-    def overhead_bytes(self) -> int:
-        return sum(self.overhead.values())
 
     @property
     def room_bytes(self) -> int:
@@ -89,7 +84,8 @@ class Fit:
     shape: ModelShape
     split: Split
     load: Load  # as asked for, with the settings that the engine must start with where its defaults need too much
-    runs: tuple[tuple[RankBytes, int], ...]  # the first of some ranks of a stage that are alike, and their number
+    # The first of some ranks of a stage that are alike, without ``cache_bytes``, and their number.
+    runs: tuple[tuple[RankBytes, int], ...]
     fits: bool  # the engine starts with the load's context
     holds: bool  # it also keeps all sequences of the load at once
     num_kv_tokens: int = 0  # that the replica keeps: the least over its ranks
@@ -101,14 +97,18 @@ class Fit:
     def ranks(self) -> tuple[RankBytes, ...]:
         """Every rank, stage by stage; empty where the split is refused before bytes are counted."""
         return tuple(
-            replace(first, tensor_rank=first.tensor_rank + more) if more else first
+            replace(first, tensor_rank=first.tensor_rank + more, cache_bytes=self._cache_bytes(first))
             for first, count in self.runs
             for more in range(count)
         )
 
+    def _cache_bytes(self, rank: RankBytes) -> int:
+        tokens = self.num_kv_tokens // self.split.data if self.fits else 0
+        return rank.sequence_bytes * tokens // self.load.context_tokens
+
     @property
     def unlike_ranks(self) -> list[RankBytes]:
-        """One of each run of equal ranks."""
+        """One of each run of equal ranks, without the bytes that caches get, which searches do not need."""
         return [first for first, _ in self.runs]
 
     @property
@@ -177,7 +177,7 @@ def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) ->
     obstacle = obstacle or draft_obstacle(split, load)
     if obstacle is not None:
         return _refused(shape, split, load, obstacle)
-    caches = with_draft_caches(stage_caches(shape, split, load.kv_bytes), split, load)
+    caches = with_draft_caches(stage_caches(shape, split, load.kv_bytes, window_batch(load)), split, load)
     runs = _runs_of(shape, cards, split, load, caches)
     return _judge(shape, split, load, runs, caches)
 
@@ -195,22 +195,23 @@ def _runs_of(
     if ram_bytes(shape, split, cards[0], load):
         weights[0] = {part: size for part, size in weights[0].items() if part != "embedding"}
     one = [stage.bytes_of(load.context_tokens) for stage in caches]
-    known: dict[tuple[Card, bool], Mapping[str, int]] = {}
+    known: dict[tuple[Card, bool], tuple[Budget, Mapping[str, int]]] = {}
     runs: list[tuple[RankBytes, int]] = []
     for index, card, count in _card_runs(cards, split.tensor):
         stage = index // split.tensor
         last = stage == split.pipeline - 1
         if (card, last) not in known:
-            known[card, last] = overhead_of(card, shape, split, load, last=last)
-        overhead = _with_copies(known[card, last], card, load, weights[stage])
+            known[card, last] = budget_of(card, split, load), overhead_of(card, shape, split, load, last=last)
+        budget, common = known[card, last]
+        overhead = _with_copies(common, card, load, weights[stage])
         if padding := _padding(card, shape, split, load, weights[stage]):
             overhead = {**overhead, "padding": padding}
-        if windows := sum(times * window_bytes(cache, load, card) for cache, times, _ in caches[stage].kinds):
-            overhead = {**overhead, "windows": windows}
         overhead = _with_adapters(overhead, card, shape, split, load, stage)
         if last and (taken := draft_bytes(card, split, load)):
             overhead = {**overhead, "draft model": taken}
-        runs.append((_rank(card, split, load, index, weights[stage], overhead, one[stage]), count))
+        runs.append(
+            (_rank(card, budget, divmod(index, split.tensor), load, weights[stage], overhead, one[stage]), count)
+        )
     return runs
 
 
@@ -247,24 +248,26 @@ def _with_adapters(
 
 def _rank(
     card: Card,
-    split: Split,
+    budget: Budget,
+    number: tuple[int, int],
     load: Load,
-    index: int,
     weights: Mapping[str, int],
     overhead: Mapping[str, int],
     one: int,
 ) -> RankBytes:
-    stage, tensor_rank = divmod(index, split.tensor)
-    budget = budget_of(card, split, load)
-    room = budget.num_bytes - sum(weights.values()) - sum(overhead.values())
+    """Return a rank. number: of its stage, and of the rank there; one: bytes of a sequence."""
+    weight_bytes, overhead_bytes = sum(weights.values()), sum(overhead.values())
+    room = budget.num_bytes - weight_bytes - overhead_bytes
     asked = load.cache_bytes or one * load.cache_tokens // max(1, load.context_tokens)
     given = asked or room
     return RankBytes(
-        stage=stage,
-        tensor_rank=tensor_rank,
+        stage=number[0],
+        tensor_rank=number[1],
         card=card,
         weights=weights,
         overhead=overhead,
+        weight_bytes=weight_bytes,
+        overhead_bytes=overhead_bytes,
         budget_bytes=budget.num_bytes,
         budget_rule=budget.rule,
         sequence_bytes=one,
@@ -287,8 +290,6 @@ def _judge(
     tokens = min(rank.num_tokens for rank in ranks)
     if load.engine == "llama.cpp":
         tokens = min(tokens, load.num_sequences * load.context_tokens)
-    if shortage is None:
-        runs = [(replace(rank, cache_bytes=_cache_bytes(rank, tokens, load)), count) for rank, count in runs]
     tokens, sequences = tokens * split.data, sequences * split.data
     return Fit(
         shape=shape,
@@ -302,10 +303,6 @@ def _judge(
         caches=tuple(caches),
         shortage=shortage,
     )
-
-
-def _cache_bytes(rank: RankBytes, num_tokens: int, load: Load) -> int:
-    return rank.sequence_bytes * num_tokens // load.context_tokens
 
 
 def _shortage(shape: ModelShape, load: Load, ranks: Sequence[RankBytes], needed: int) -> Shortage | None:

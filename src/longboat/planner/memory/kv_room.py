@@ -11,10 +11,12 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.split_shape import Split
 from longboat.planner.memory.stage_weights import stage_ranges
 
-__all__ = ("StageCaches", "max_context", "stage_caches")
+__all__ = ("StageCaches", "max_context", "sequence_bytes", "stage_caches")
 
 # Nothing longer is asked for; it bounds the search where no cache grows with the context.
 MAX_CONTEXT_TOKENS = 1 << 27
+# llama.cpp rounds caches with a window up to a multiple of this (its ``llama-kv-cache-iswa.cpp``).
+WINDOW_PADDING = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,13 @@ class StageCaches:
 
     kinds: tuple[tuple[Cache, int, int], ...]
     kv_bytes: float
+    batch_tokens: int = 0  # as in ``sequence_bytes``
 
     def bytes_of(self, context_tokens: int) -> int:
         """Return bytes that one sequence takes on a rank of this stage."""
         return sum(
-            -(-count * cache.bytes_of(context_tokens, self.kv_bytes) // parts) for cache, count, parts in self.kinds
+            -(-count * sequence_bytes(cache, context_tokens, self.kv_bytes, self.batch_tokens) // parts)
+            for cache, count, parts in self.kinds
         )
 
     def bytes_per_token(self) -> float:
@@ -50,8 +54,20 @@ class StageCaches:
         return room_bytes // page // count
 
 
-def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[StageCaches, ...]:
-    """Return the caches of each stage."""
+def sequence_bytes(cache: Cache, context_tokens: int, kv_bytes: float, batch_tokens: int) -> int:
+    """Return bytes of one sequence in a layer.
+
+    batch_tokens: of a step, for which the engine keeps room in the cache of each sequence beside the window; 0: none
+    """
+    if cache.kind != "window" or not batch_tokens:
+        return cache.bytes_of(context_tokens, kv_bytes)
+    kept = min(context_tokens, cache.window_tokens + batch_tokens)
+    padded = -(-kept // WINDOW_PADDING) * WINDOW_PADDING
+    return round(padded * cache.entry_bytes(kv_bytes)) + cache.state_bytes
+
+
+def stage_caches(shape: ModelShape, split: Split, kv_bytes: float, batch_tokens: int = 0) -> tuple[StageCaches, ...]:
+    """Return the caches of each stage. batch_tokens: as in ``sequence_bytes``."""
 
     def count(layers: range) -> StageCaches:
         counts: dict[Cache, int] = {}
@@ -59,10 +75,10 @@ def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[Stag
             if layer.cache.kind != "none":
                 counts[layer.cache] = counts.get(layer.cache, 0) + times
         kinds = tuple((cache, times, cache.tensor_shards(split.cut)) for cache, times in counts.items())
-        return StageCaches(kinds, kv_bytes)
+        return StageCaches(kinds, kv_bytes, batch_tokens)
 
     return tuple(
-        shape.once(("caches", layers.start, layers.stop, split.cut, kv_bytes), partial(count, layers))
+        shape.once(("caches", layers.start, layers.stop, split.cut, kv_bytes, batch_tokens), partial(count, layers))
         for layers in stage_ranges(split)
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from longboat.catalog.entries import Accelerator
@@ -30,6 +31,10 @@ class Card:
     free_bytes: int | None = None
     kind: Literal["gpu", "soc", "cpu"] = "gpu"
     multicast: bool = False  # the links between such cards add up what they carry (NVLink SHARP, from Hopper on)
+
+    def __hash__(self) -> int:
+        """Return a hash of few fields: a search looks bytes up by card tens of thousands of times."""
+        return hash((self.name, self.memory_bytes))
 
 
 def card_of(entry: Accelerator, *, memory_bytes: int = 0) -> Card:
@@ -110,6 +115,7 @@ class AskedSplit:
 ANY_SPLIT = AskedSplit()
 
 
+@lru_cache(maxsize=1024)
 def even_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
     """Return layers per stage as vLLM divides them: the rest goes to the stages before the last, from behind.
 

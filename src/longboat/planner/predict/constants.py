@@ -53,9 +53,18 @@ class Calibration:
     num_rows: int = 0
     source: str = ""  # where the rows come from
     date: str = ""  # when the rows were fitted
+    _known: dict[tuple[str, str, str], Mapping[str, float]] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
 
-    def constants(self, *, engine: str, kernel: str, machine: str = "") -> dict[str, float]:
+    def constants(self, *, engine: str, kernel: str, machine: str = "") -> Mapping[str, float]:
         """Return every term's constant for engine, kernels and machine; of what is unknown, without factors."""
+        key = engine, kernel, machine
+        if key not in self._known:
+            self._known[key] = self._multiplied(engine, kernel, machine)
+        return self._known[key]
+
+    def _multiplied(self, engine: str, kernel: str, machine: str) -> dict[str, float]:
         levels = (
             self.common,
             self.engines.get(engine, {}),

@@ -9,7 +9,10 @@ from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine
 
-__all__ = ("Deployment", "Stage", "even_stages")
+__all__ = ("Counted", "Deployment", "Stage", "even_stages")
+
+# Work by what a layer is counted for (machine, division, pass), and by the layer's ``id``.
+Counted = dict[tuple[object, ...], dict[int, dict[str, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Deployment:
     attention_data: int = 1
     expert: int = 1
     hop: Fabric = LOOPBACK
-    counted: dict[tuple[object, ...], dict[str, float]] = field(default_factory=dict, compare=False, repr=False)
+    counted: Counted = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def cache_bytes(self) -> float:

@@ -26,6 +26,8 @@ class EngineTraits:
     # Whether its stages compute several batches at once. llama.cpp has one batch of all its slots, which passes the
     # stages in turn.
     overlaps_stages: bool = True
+    tensor_parallel: bool = True  # whether it splits each layer; else layers only
+    mixes_platforms: bool = False  # whether one replica may be on accelerators of several makers
     poll_steps: float = 1.0  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
 
 
@@ -42,6 +44,8 @@ ENGINES = {
         hop_bytes=8.0,
         returns_logits=True,
         overlaps_stages=False,
+        tensor_parallel=False,
+        mixes_platforms=True,
     ),
     "mlx": EngineTraits(name="mlx", chunk_tokens=2048, hop_s=2e-4, hop_bytes=2.0),
     "transformers": EngineTraits(name="transformers", policy="prefill_first", hop_s=2e-4, hop_bytes=2.0),

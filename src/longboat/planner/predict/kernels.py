@@ -42,6 +42,10 @@ def kernel_class(shape: ModelShape, machine: Machine) -> str:
 
     Before the slash the format of the weights, after it the narrowest type that the hardware multiplies.
     """
+    return shape.once(("kernels", machine.native), lambda: _kernel_class(shape, machine))
+
+
+def _kernel_class(shape: ModelShape, machine: Machine) -> str:
     heaviest = max(shape.layers[-1].weights, key=lambda weight: weight.num_params)
     if heaviest.bits > WIDE_BITS:
         form = "32"

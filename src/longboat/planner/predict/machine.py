@@ -29,6 +29,10 @@ class Machine:
     processor: bool = False  # it is a processor and not an accelerator
     number_bytes: float = 2.0  # of a number between two multiplications
 
+    def __hash__(self) -> int:
+        """Return a hash of few fields: searches look work up by machine hundreds of thousands of times."""
+        return hash((self.name, self.bandwidth_bytes_per_s))
+
     def part(self, share: float) -> Machine:
         """Return what a process has that gets ``share`` of the accelerator's time."""
         return replace(
@@ -57,6 +61,10 @@ class Fabric:
     name: str
     latency_s: float  # of a small all-reduce between two accelerators; a message one way takes half of it
     bandwidth_bytes_per_s: float  # in one direction, as reached
+
+    def __hash__(self) -> int:
+        """Return a hash of few fields, as for ``Machine``."""
+        return hash((self.name, self.bandwidth_bytes_per_s))
 
 
 LOOPBACK = Fabric(name="same device", latency_s=0.0, bandwidth_bytes_per_s=1e15)

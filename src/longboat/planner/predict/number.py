@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 __all__ = ("Number", "Provenance")
@@ -22,8 +22,9 @@ class Number:
 
     def map(self, function: Callable[[float], float]) -> Number:
         """Return the number that a monotonic function makes of it."""
-        ends = sorted((function(self.low), function(self.high)))
-        return replace(self, value=function(self.value), low=ends[0], high=ends[1])
+        low, high = function(self.low), function(self.high)
+        value, provenance = function(self.value), self.provenance
+        return Number(value=value, low=min(low, high), high=max(low, high), provenance=provenance)
 
     def scaled(self, value: float) -> Number:
         """Return another value with the same relative interval."""

@@ -24,6 +24,7 @@ ACTIVATION_PASSES = 10
 LATENCY_GROWTH = 0.3
 REDUCES_PER_LAYER = 2
 MULTIPLY_ADD = 2
+HEAD = 0  # in the place of a layer's ``id``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,42 +56,69 @@ def work_of(
     deployment: Deployment, stage: Stage, layers: Iterable[tuple[Layer, int]], step: Pass, *, last: bool
 ) -> dict[str, float]:
     """Return what ``stage_work`` does for a stage with certain layers. last: it has the head too."""
+    known = _known(deployment, stage, step)
     found: dict[str, float] = defaultdict(float)
     for layer, count in layers:
-        for name, value in layer_work(deployment, stage, layer, step).items():
+        for name, value in _once(known, deployment, stage, layer, step).items():
             found[name] += count * value
     if last:
-        for name, value in head_work(deployment, stage, step).items():
+        for name, value in _head_once(known, deployment, stage, step).items():
             found[name] += value
-    return dict(found)
+    return found
 
 
 def layer_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> dict[str, float]:
     """Return the quantities of one layer of a stage, counted once for the deployments of a search."""
-    split = (stage.machine, stage.tensor, stage.link, stage.near, deployment.attention_data, deployment.expert)
-    key = (id(layer), *split, deployment.stages[0].machine, step)
-    found = deployment.counted.get(key)
-    if found is None:
-        sums: dict[str, float] = defaultdict(float)
-        for name, value in _layer_work(deployment, stage, layer, step):
-            sums[name] += value
-        found = {step.kind + name: value for name, value in sums.items() if value}
-        deployment.counted[key] = found
-    return found
+    return _once(_known(deployment, stage, step), deployment, stage, layer, step)
 
 
 def head_work(deployment: Deployment, stage: Stage, step: Pass) -> dict[str, float]:
     """Return the quantities of the head, one multiplication for each sequence that samples; embedding rows are few
     bytes.
     """
-    head, found = deployment.shape.head or deployment.shape.embedding, {}
-    if head is not None:
-        params, size = _rank_size(head, stage.tensor)
-        found["read_weights"] = size / stage.machine.bandwidth_bytes_per_s
-        found["multiply"] = MULTIPLY_ADD * params * step.sequences / stage.machine.flops_16
-    if step.decoding:
-        found |= {"step": 1.0, "sequence": step.sequences}
-    return {step.kind + name: value for name, value in found.items()}
+    return _head_once(_known(deployment, stage, step), deployment, stage, step)
+
+
+def _known(deployment: Deployment, stage: Stage, step: Pass) -> dict[int, dict[str, float]]:
+    """Return what was counted for such a stage and pass, by the ``id`` of a layer; the head's by ``HEAD``."""
+    key = (
+        stage.machine,
+        stage.tensor,
+        stage.link,
+        stage.near,
+        deployment.attention_data,
+        deployment.expert,
+        deployment.stages[0].machine,
+        step,
+    )
+    return deployment.counted.setdefault(key, {})
+
+
+def _once(
+    known: dict[int, dict[str, float]], deployment: Deployment, stage: Stage, layer: Layer, step: Pass
+) -> dict[str, float]:
+    found = known.get(id(layer))
+    if found is None:
+        sums: dict[str, float] = defaultdict(float)
+        for name, value in _layer_work(deployment, stage, layer, step):
+            sums[name] += value
+        found = known[id(layer)] = {step.kind + name: value for name, value in sums.items() if value}
+    return found
+
+
+def _head_once(
+    known: dict[int, dict[str, float]], deployment: Deployment, stage: Stage, step: Pass
+) -> dict[str, float]:
+    if HEAD not in known:
+        head, found = deployment.shape.head or deployment.shape.embedding, {}
+        if head is not None:
+            params, size = _rank_size(head, stage.tensor)
+            found["read_weights"] = size / stage.machine.bandwidth_bytes_per_s
+            found["multiply"] = MULTIPLY_ADD * params * step.sequences / stage.machine.flops_16
+        if step.decoding:
+            found |= {"step": 1.0, "sequence": step.sequences}
+        known[HEAD] = {step.kind + name: value for name, value in found.items()}
+    return known[HEAD]
 
 
 def _layer_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> Iterator[tuple[str, float]]:
@@ -140,8 +168,9 @@ def _weight_costs(deployment: Deployment, stage: Stage, layer: Layer) -> dict[st
 
     They are the same for all passes, and counted once for the deployments of a search.
     """
-    key = ("weights", id(layer), stage.machine, stage.tensor, deployment.attention_data, deployment.expert)
-    found = deployment.counted.get(key)
+    key = ("weights", stage.machine, stage.tensor, deployment.attention_data, deployment.expert)
+    known = deployment.counted.setdefault(key, {})
+    found = known.get(id(layer))
     if found is None:
         found = defaultdict(float)
         for weight in layer.weights:
@@ -149,7 +178,7 @@ def _weight_costs(deployment: Deployment, stage: Stage, layer: Layer) -> dict[st
                 count = _expert_costs if weight.part == "experts" else _common_costs
                 for name, value in count(deployment, stage, layer, weight):
                     found[name] += value
-        deployment.counted[key] = found
+        known[id(layer)] = found
     return found
 
 

@@ -6,15 +6,17 @@ The bound is never below what the forecast says. Each step of it drops or lowers
   the prompts of others.
 - The slowest stage takes at least as long as if layers were divided into parts of any size, each stage
   equally busy, and at least as long as if the model had only the layers of one kind, which are not divided.
-- The time of a stage is at least its time under the default constants, times the least factor of its layers.
+- The time of a stage is at least its time under the default constants, times the least factor of its layers. All
+  stages together take at least the sum of each layer's least time.
 - More requests at once never bring fewer tokens per second, so all users are taken, as far as memory could hold them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, floor, inf, log2
+from operator import itemgetter
 
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, Stage
@@ -34,7 +36,7 @@ __all__ = ("Ceilings",)
 ROUNDING = 1.0 + 1e-9
 # The least share of each other request's prompt that a response waits for (``queueing``).
 LEAST_INTERFERENCE = 0.85
-# Seconds of a layer under the default constants, and times the least factor of the calibration.
+# Seconds of a layer under the default constants, and under those of the calibration.
 Seconds = tuple[float, float]
 
 
@@ -49,7 +51,8 @@ class Ceilings:
         self.has_experts = any(layer.num_experts for layer, _ in self.kinds)
         self.weight_bytes = self.shape.weight_bytes
         self._known: dict[tuple[object, ...], list[Seconds]] = {}
-        self._factors: dict[int, tuple[dict[str, float], float, float]] = {}
+        self._prompts: dict[int, tuple[float, float]] = {}  # by the ``id`` of a layout, which the search keeps
+        self._factors: dict[int, tuple[Mapping[str, float], float, float]] = {}
         self._held_bytes: dict[int, float] = {}
 
     def tokens_per_s(self, layout: Layout, share: float) -> float:
@@ -64,7 +67,9 @@ class Ceilings:
         depth = len(layout.places) if self.engine.overlaps_stages else 1
         batches, batch = min(running, depth), max(1.0, running / depth)
         step_s, _ = self._pass_s(layout, batch, batches, decoding=True)
-        prompt_s, busy_s = self._pass_s(layout, self.traffic.computed_tokens, 0.0, decoding=False)
+        if id(layout) not in self._prompts:
+            self._prompts[id(layout)] = self._pass_s(layout, self.traffic.computed_tokens, 0.0, decoding=False)
+        prompt_s, busy_s = self._prompts[id(layout)]
         output, wait = self.traffic.mean_output_tokens, ttft_factor * constants["wait"]
         own_s, others_s = wait * prompt_s, itl_factor * constants["interference"] * LEAST_INTERFERENCE * busy_s
         prompts_s = others_s + (own_s - others_s) / running if own_s > others_s else own_s
@@ -73,7 +78,7 @@ class Ceilings:
         life_s = (steps * step_s + ttft_factor * constants["floor"]) / running + prompts_s
         return busy * output / life_s * ROUNDING if life_s > 0 else inf
 
-    def _constants(self, place: Place) -> tuple[dict[str, float], float, float]:
+    def _constants(self, place: Place) -> tuple[Mapping[str, float], float, float]:
         """Return the constants of replicas that begin on a place, and the factors of the group that was measured."""
         if place.pool not in self._factors:
             calibration: Calibration = self.forecaster.calibration
@@ -108,29 +113,69 @@ class Ceilings:
 
         batches: under way at once, while decoding
         """
-        counts = Counter(place.pool for place in layout.places)
-        runs = {place.pool: (place, counts[place.pool]) for place in layout.places}
-        first, last = layout.places[0], layout.places[-1]
+        runs = _runs(layout)
+        first, last = layout.places[0], layout.places[-1].pool
         chunks = 1.0 if decoding else max(1.0, -(-tokens // self.engine.chunk_tokens))
         found = {
             pool: self._seconds(layout, first, place, tokens / chunks, decoding) for pool, (place, _) in runs.items()
         }
-        head_s, factor = found[last.pool][-1]
-        factor = min(factor, *(seconds[1] for each in found.values() for seconds in each))
+        usual_s, known_s, ratio = self._together(list(found.values()), found[last][-1])
+        through_s = hops_s(self._across(layout), tokens / chunks, tokens if decoding else 1.0)
+        if not self.engine.overlaps_stages:
+            return through_s + chunks * known_s, chunks * known_s
+        factor = min(known / usual for each in found.values() for usual, known in each if usual)
+        slowest_s = self._slowest_s(found, runs, last)
+        if decoding:
+            lone = batches <= 1.0 or len(layout.places) == 1
+            return through_s + (known_s if lone else factor * max(usual_s, batches * slowest_s)), 0.0
+        busy_s = (ratio if chunks == 1.0 else factor) * chunks * slowest_s
+        return through_s + known_s + (chunks - 1.0) * factor * slowest_s, busy_s
+
+    def _together(self, places: list[list[Seconds]], head: Seconds) -> tuple[float, float, float]:
+        """Return what all layers and the head take at least, each layer on any of the places.
+
+        These are usual seconds, those under the calibration, and the least ratio of the latter to the former.
+        """
+        if len(places) == 1:
+            usual_s, known_s = self._sum(places[0], head)
+            return usual_s, known_s, known_s / usual_s
+        kinds = [[each[kind] for each in places] for kind in range(len(self.kinds))]
+        usual_s, _ = self._sum([min(each) for each in kinds], head)
+        _, known_s = self._sum([min(each, key=itemgetter(1)) for each in kinds], head)
+        ratio = inf
+        chosen = places[0]
+        while True:  # each turn gives each layer the place that lowers the ratio of the last turn most
+            usual, known = self._sum(chosen, head)
+            if known >= ratio * usual / ROUNDING:
+                return usual_s, known_s, min(ratio, known / usual)
+            ratio = known / usual
+            chosen = [min((known - ratio * usual, (usual, known)) for usual, known in each)[1] for each in kinds]
+
+    def _sum(self, each: Sequence[Seconds], head: Seconds) -> Seconds:
+        """Return the seconds of all layers, a kind of them taking as long as ``each`` says, and of the head."""
+        usual_s, known_s = head
+        for (usual, known), (_, count) in zip(each, self.kinds, strict=False):
+            usual_s += count * usual
+            known_s += count * known
+        return usual_s, known_s
+
+    def _slowest_s(self, found: Mapping[int, list[Seconds]], runs: Mapping[int, tuple[Place, int]], last: int) -> float:
+        """Return the least usual seconds of the slowest stage. last: the pool of the stage that has the head."""
+        if len(found) == 1:
+            each, stages = found[last], runs[last][1]
+            of_kinds = [(seconds, count) for (seconds, _), (_, count) in zip(each, self.kinds, strict=False)]
+            total = sum(seconds * count for seconds, count in of_kinds) + each[-1][0]
+            return max(total / stages, *(-(-count // stages) * seconds for seconds, count in of_kinds))
         kinds = range(len(self.kinds))
         least = [min(each[kind][0] for each in found.values()) for kind in kinds]
         total = sum(least[kind] * self.kinds[kind][1] for kind in kinds)
+        head_s = found[last][-1][0]
         speeds = {pool: 1.0 / max(1e-30, _slowness(each, least)) for pool, each in found.items()}
-        slowest = (total + head_s * speeds[last.pool]) / sum(speeds[pool] * count for pool, (_, count) in runs.items())
+        slowest = (total + head_s * speeds[last]) / sum(speeds[pool] * count for pool, (_, count) in runs.items())
         for kind, (_, count) in enumerate(self.kinds):
             whole = [(each[kind][0], runs[pool][1]) for pool, each in found.items()]
             slowest = max(slowest, _slowest_of_whole(whole, count))
-        if not decoding:
-            if not self.engine.overlaps_stages:
-                slowest = total + head_s
-            through_s = factor * (total + head_s + (chunks - 1.0) * slowest)
-            return hops_s(self._across(layout), tokens / chunks, 1.0) + through_s, factor * chunks * slowest
-        return hops_s(self._across(layout), tokens, tokens) + factor * max(total + head_s, batches * slowest), 0.0
+        return slowest
 
     def _across(self, layout: Layout) -> Deployment:
         """Return as many stages as the layout has, whatever their layers: what passes between them is the same."""
@@ -138,7 +183,7 @@ class Ceilings:
         return Deployment(shape=self.shape, engine=self.engine, stages=(stage,) * len(layout.places), hop=layout.hop)
 
     def _seconds(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> list[Seconds]:
-        """Return seconds of each kind of layer and of the head on one stage, and the least factors of calibration.
+        """Return seconds of each kind of layer, and of the head at the end, on one stage.
 
         Without experts, the work of a decode step is linear in its tokens: two sizes give all between them.
         """
@@ -150,7 +195,7 @@ class Ceilings:
             return below
         above, part = self._counted(layout, first, place, 2 * low, decoding), tokens / low - 1.0
         pairs = zip(below, above, strict=True)
-        return [(a + part * (b - a), min(c, d)) for (a, c), (b, d) in pairs]
+        return [(a + part * (b - a), c + part * (d - c)) for (a, c), (b, d) in pairs]
 
     def _counted(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> list[Seconds]:
         key = (first.pool, place.pool, layout.tensor, layout.expert_parallel, layout.data, tokens, decoding)
@@ -184,12 +229,20 @@ class Ceilings:
 
 
 def _seconds(work: Mapping[str, float], constants: Mapping[str, float]) -> Seconds:
-    """Return seconds under the default constants, and what calibration multiplies them by."""
+    """Return seconds under the default constants, and under those of the calibration."""
     usual_s = known_s = 0.0
     for name, value in work.items():
         usual_s += DEFAULTS[name] * value
         known_s += constants[name] * value
-    return usual_s, known_s / usual_s if usual_s > 0 else inf
+    return usual_s, known_s
+
+
+def _runs(layout: Layout) -> dict[int, tuple[Place, int]]:
+    """Return a place of each pool that a replica is on, and how many of its stages are there."""
+    if len(layout.pools) == 1:
+        return {layout.pools[0]: (layout.places[0], len(layout.places))}
+    counts = Counter(place.pool for place in layout.places)
+    return {place.pool: (place, counts[place.pool]) for place in layout.places}
 
 
 def _slowest_of_whole(places: list[tuple[float, int]], num_layers: int) -> float:

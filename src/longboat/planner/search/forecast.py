@@ -11,7 +11,7 @@ from longboat.planner.memory.budget import engine_sequences
 from longboat.planner.memory.fit import Fit, plan_fit
 from longboat.planner.memory.split_shape import Card, EngineKind, Load, Split, even_stages
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.deployment import Deployment, Stage
+from longboat.planner.predict.deployment import Counted, Deployment, Stage
 from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.search.demand import Demand
@@ -110,7 +110,7 @@ class Forecast:
     @property
     def rank_bytes(self) -> int:
         """Bytes of the fullest rank; where the cache has no size of its own, it is all that is left."""
-        return max((rank.used_bytes for rank in self.fit.unlike_ranks), default=0)
+        return max((rank.used_bytes for rank in self.fit.ranks), default=0)
 
     @property
     def missed(self) -> str:
@@ -126,7 +126,7 @@ class Forecaster:
         self.traits = engine_traits(engine)
         self._known: dict[tuple[object, ...], list[Forecast]] = {}
         # The work of layers that was counted (``work``), for all deployments of this model and engine.
-        self.counted: dict[tuple[object, ...], dict[str, float]] = {}
+        self.counted: Counted = {}
         self._times = StageTimes(shape, self.traits, demand.traffic(1.0), self.counted)
 
     def divided(self, layout: Layout, share: float = 1.0) -> list[Forecast]:

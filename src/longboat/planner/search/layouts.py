@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 from longboat.planner.machines.pools import Pool
 from longboat.planner.memory.split_shape import ANY_SPLIT, AskedSplit
@@ -24,6 +24,8 @@ REPLICAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 19
 FEW_STAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 POWERS = tuple(count for count in REPLICAS if count & (count - 1) == 0)
 POWERS_OF_DATA = tuple(1 << power for power in range(7))
+# By the number of kinds of machines: stages on one kind that are tried where more of them may be slower.
+FEW_MIXED_STAGES = {2: (1, 2, 3, 4), 3: (1, 2), 4: (1,)}
 MIXED_TENSOR = (1, 2, 4, 8, 16)
 MAX_SUBSET_POOLS = 4
 
@@ -175,10 +177,13 @@ def _layout(pool: Pool, tensor: int, depth: int) -> Layout:
     )
 
 
-def mixed_layouts(pools: Sequence[Pool], *, tensor_parallel: bool, any_platform: bool) -> Iterator[Layout]:
+def mixed_layouts(
+    pools: Sequence[Pool], *, tensor_parallel: bool, any_platform: bool, shallow: bool = False
+) -> Iterator[Layout]:
     """Yield layouts whose stages are on different accelerators; tensor parallelism stays within a node there.
 
     any_platform: the engine runs one replica on accelerators of several makers
+    shallow: stages do not overlap, so that a replica may be faster on fewer of the accelerators
     """
     for chosen in _subsets(pools):
         if not any_platform and len({pool.platform for pool in chosen}) > 1:
@@ -188,11 +193,16 @@ def mixed_layouts(pools: Sequence[Pool], *, tensor_parallel: bool, any_platform:
             slots = [pool.stages(tensor) for pool in chosen]
             counts = REPLICAS if len(pools) <= MAX_SUBSET_POOLS else POWERS
             for replicas in sorted((count for count in counts if count <= min(slots)), reverse=True):
-                depths = [slot // replicas for slot in slots]
-                if sum(depths) <= MAX_STAGES and min(slot // d for slot, d in zip(slots, depths, strict=True)) == (
-                    replicas
-                ):
-                    yield from _mixed(chosen, depths, tensor, replicas)
+                for depths in product(*(_mixed_depths(slot // replicas, len(slots), shallow) for slot in slots)):
+                    room = min(slot // depth for slot, depth in zip(slots, depths, strict=True))
+                    if sum(depths) <= MAX_STAGES and replicas == max(count for count in counts if count <= room):
+                        yield from _mixed(chosen, depths, tensor, room)
+
+
+def _mixed_depths(most: int, num_pools: int, shallow: bool) -> list[int]:
+    """Return numbers of stages on one kind of machines: all that find room, or fewer of them too."""
+    few = FEW_MIXED_STAGES.get(num_pools, FEW_MIXED_STAGES[4])
+    return sorted({most, *(depth for depth in few if depth <= most)}) if shallow else [most]
 
 
 def _subsets(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:

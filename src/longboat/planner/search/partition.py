@@ -10,12 +10,13 @@ from math import inf
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.memory.adapter_room import adapter_parts
-from longboat.planner.memory.budget import budget_of, modest_load, overhead_of, padding_bytes, window_bytes
+from longboat.planner.memory.budget import budget_of, modest_load, overhead_of, padding_bytes, window_batch
 from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes
+from longboat.planner.memory.kv_room import sequence_bytes
 from longboat.planner.memory.processor import is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
 from longboat.planner.memory.stage_weights import end_weights, ram_bytes, stage_weights
-from longboat.planner.predict.deployment import Deployment, Stage
+from longboat.planner.predict.deployment import Counted, Deployment, Stage
 from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load as Traffic
 from longboat.planner.predict.machine import Fabric, Machine
@@ -28,7 +29,6 @@ SEARCH_STEPS = 24
 # Seconds of stages that differ by this share of them count as equal.
 ALIKE = 1e-6
 TINY_S = 1e-30
-Counted = dict[tuple[object, ...], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,6 @@ class _Shelf:
         weight = {
             key: layer.rank_bytes(tensor=tensor, expert=split.expert)
             + adapters.get(key, 0)
-            + window_bytes(layer.cache, load, places[0].card)
             + _padding(layer, shape, split, load, places[0].card)
             for key, layer in kinds.items()
         }
@@ -289,4 +288,5 @@ def _adapter_parts(shape: ModelShape, split: Split, card: Card, load: Load) -> t
 
 
 def _cache_bytes(layer: Layer, load: Load, tensor: int) -> float:
-    return layer.cache.bytes_of(load.context_tokens, load.kv_bytes) / layer.cache.tensor_shards(tensor)
+    size = sequence_bytes(layer.cache, load.context_tokens, load.kv_bytes, window_batch(load))
+    return size / layer.cache.tensor_shards(tensor)

@@ -91,8 +91,13 @@ def ranked(plans: Iterable[Plan], demand: Demand) -> list[Plan]:
 
 
 def forecast_order(forecast: Forecast) -> tuple[object, ...]:
-    """Return a key that sorts layouts for the same users: the quickest first, then the simplest."""
-    return (-speed_step(forecast.tokens_per_s), _effort(forecast), -forecast.fit.max_sequences)
+    """Return a key that sorts layouts for the same users: the quickest first, then the simplest.
+
+    Names of cards and links come last, so that the order in which layouts were tried decides nothing.
+    """
+    layout = forecast.layout
+    names = (forecast.title, layout.hop.name, layout.places[0].link.name, -forecast.tokens_per_s, layout.pools)
+    return (-speed_step(forecast.tokens_per_s), _effort(forecast), -forecast.fit.max_sequences, names)
 
 
 def speed_step(tokens_per_s: float) -> int:
@@ -109,6 +114,7 @@ def _order(plan: Plan, demand: Demand) -> tuple[object, ...]:
         sum(_effort(group) for group in plan.groups),
         -plan.max_sequences,
         plan.title,
+        -plan.tokens_per_s,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from longboat.catalog.shape.model_shape import ModelShape
@@ -44,6 +44,8 @@ class SearchResult:
     demand: Demand
     plans: tuple[Plan, ...]
     rejected: tuple[Rejected, ...]
+    # Tokens per second that each format reaches at most on one kind of the machines alone, where that was counted.
+    ceilings: Mapping[tuple[str, tuple[object, ...]], float] = field(default_factory=dict)
 
     @property
     def best(self) -> Plan | None:
@@ -73,13 +75,15 @@ def search(
     pools = tuple(replace(pool, machine=machine_for(pool.machine, engine)) for pool in pools_of(cluster))
     plans: list[Plan] = []
     rejected: list[Rejected] = []
+    ceilings: dict[tuple[str, tuple[object, ...]], float] = {}
     for shape in shapes:
         # An engine does not mix accelerators with processors: the first pool speaks for all.
         one = Search(pools, shared.of(computed_on(pools[0].machine, shape), engine), prune=prune)
         plans += one.plans()
         rejected += one.rejected
+        ceilings |= {(shape.quantization, pools[number].sort): value for number, value in one.ceilings.items()}
     kept = distinct(ranked(plans, demand))[:MAX_PLANS]
-    return SearchResult(cluster=cluster, demand=demand, plans=tuple(kept), rejected=tuple(rejected))
+    return SearchResult(cluster=cluster, demand=demand, plans=tuple(kept), rejected=tuple(rejected), ceilings=ceilings)
 
 
 class Search:
@@ -90,6 +94,7 @@ class Search:
         self.shape, self.demand, self.engine = forecaster.shape, forecaster.demand, forecaster.engine
         self.weight_bytes = self.shape.weight_bytes  # counted once: a sum over all weights
         self.rejected: list[Rejected] = []
+        self.ceilings: Mapping[int, float] = {}  # as in ``Shortlist``
 
     def plans(self) -> list[Plan]:
         """Return a plan for each layout that is worth it: with the best one for the machines that it leaves, and alone.
@@ -108,6 +113,7 @@ class Search:
         for group in shortlist.alone(limit):
             plans.append(self._plan([group]))
             limit.add(plans[-1])
+        self.ceilings = shortlist.ceilings
         return plans
 
     def alone(self, replicas: int | None, *, equal: bool, mixed: bool) -> list[Forecast]:
@@ -130,14 +136,20 @@ class Search:
 
     def every_layout(self, *, equal: bool = True, mixed: bool = True) -> Iterator[Layout]:
         """Yield all layouts, or of these the split that is asked for."""
-        parallel, asked = self.engine != "llama.cpp", self.demand.split
+        traits, asked = self.forecaster.traits, self.demand.split
+        parallel = traits.tensor_parallel
         experts = self.demand.expert_parallel and any(layer.num_experts for layer in self.shape.layers)
         for pool in self.pools if equal else ():
             for layout in layouts(pool, tensor_parallel=parallel, expert_parallel=experts, asked=asked):
                 if layout.matches(asked) and (layout.data == 1 or self._divides_requests(layout)):
                     yield layout
         if mixed and len(self.pools) > 1:
-            found = mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel)
+            found = mixed_layouts(
+                self.pools,
+                tensor_parallel=parallel,
+                any_platform=traits.mixes_platforms,
+                shallow=not traits.overlaps_stages,
+            )
             yield from (layout for layout in found if layout.matches(asked))
 
     def _layouts(self) -> Iterator[Layout]:

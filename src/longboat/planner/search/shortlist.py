@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 
@@ -55,6 +56,8 @@ class Shortlist:
         self.unfit: list[Forecast] = []
         # Layouts that are slower than the best few on the same machines, with their figures and the best.
         self.slower: list[tuple[Layout, str, Forecast]] = []
+        # The bound of the fastest layout on each kind of machine, for all users, where there are several kinds.
+        self.ceilings: dict[int, float] = {}
         self._tried: dict[int, Forecast] = {}
 
     def best_few(self) -> list[Forecast]:
@@ -69,7 +72,11 @@ class Shortlist:
 
     def alone(self, limit: SpeedLimit) -> Iterator[Forecast]:
         """Yield the forecasts of layouts that serve all users alone, while they may be as fast as ``limit``."""
-        for ceiling, index in self._in_order(range(len(self.layouts)), lambda _: 1.0):
+        ordered = self._in_order(range(len(self.layouts)), lambda _: 1.0)
+        for ceiling, index in ordered:
+            if len(pools := self.layouts[index].pools) == 1:
+                self.ceilings.setdefault(pools[0], ceiling)
+        for ceiling, index in ordered:
             if speed_step(ceiling) < speed_step(limit.tokens_per_s):
                 return
             if self._forecast(index).fit.fits:
@@ -87,8 +94,7 @@ class Shortlist:
                 continue
             one = self._forecast(index)
             if one.fit.fits:
-                found.append(one)
-                found.sort(key=forecast_order)
+                insort(found, one, key=forecast_order)
         slow = [(one.layout, figures_of(one)) for one in found[most:]] + slow
         self.slower += [(layout, figures, found[0]) for layout, figures in slow]
         return found[:most]

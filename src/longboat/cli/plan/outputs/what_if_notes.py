@@ -1,4 +1,4 @@
-"""Speculative decoding and prefill apart, beside the best plan: as sentences and as values."""
+"""Speculative decoding, prefill apart and tiers of caches, beside the best plan: as sentences and as values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.planning import Planner
 from longboat.core.errors import UserInputError
 from longboat.planner.compare.disaggregated import Apart, apart
+from longboat.planner.compare.kv_tiers import LONGEST, SHORTEST, TierGain, parse_tier, tier_gain
 from longboat.planner.compare.speculation import Speculated, parse_speculation, speculated
+from longboat.planner.machines.pools import pools_of
 from longboat.planner.memory.draft import mtp_draft
 from longboat.planner.search.ranking import Plan
 from longboat.planner.search.search import SearchResult
@@ -29,6 +31,7 @@ class WhatIf:
     speculation: str = ""  # METHOD[:TOKENS[:ACCEPTANCE]]
     draft_model: str = ""
     apart: bool = False  # prefill and decode on replicas of their own
+    kv_tiers: tuple[str, ...] = ()  # behind the cache, as the command line has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,12 @@ def answers(asked: WhatIf, planner: Planner, found: SearchResult) -> Answers:
         divided = apart(found.plans, found.cluster, planner.calibration)
         notes += apart_notes(divided, best)
         values["apart"] = None if divided is None else apart_values(divided, best)
+    if asked.kv_tiers:
+        group = max(best.groups, key=lambda one: one.tokens_per_s)
+        pools = pools_of(found.cluster)
+        gains = [tier_gain(parse_tier(text), group, pools, planner.calibration) for text in asked.kv_tiers]
+        notes += [note for gain in gains for note in tier_notes(gain)]
+        values["kv_tiers"] = [tier_values(gain) for gain in gains]
     return Answers(notes=tuple(notes), values=values)
 
 
@@ -112,6 +121,38 @@ def speculation_values(found: Speculated) -> dict[str, Any]:
         "gain_of_one_user": found.alone,
         "loses_from_users": found.loses_from or None,
     }
+
+
+def tier_notes(gain: TierGain) -> Iterator[str]:
+    """Yield how much a tier keeps, what loading a prompt saves, and when it is worth it."""
+    yield (
+        f"{gain.tier.kind} behind the cache keeps {gain.tokens} tokens ({gain.tokens // gain.prompt_tokens} prompts of "
+        f"{gain.prompt_tokens}) that the cache dropped; the replicas' own caches keep {gain.cache_tokens}"
+    )
+    needed = f"loading takes as long as computing at {gain.needed_bytes_per_s / 1e9:.2g} GB/s a node"
+    verdict = f"saves {(1 - gain.load_s / gain.compute_s):.0%}" if gain.is_worth_it else "is slower"
+    yield (
+        f"a prompt of {gain.prompt_tokens} tokens that is found there is loaded in {gain.load_s * 1e3:.1f} ms and "
+        f"computed in {gain.compute_s * 1e3:.1f} ms: loading {verdict}; it is quicker {_lengths(gain)}; {needed}"
+    )
+
+
+def _lengths(gain: TierGain) -> str:
+    return " and ".join(map(_range, gain.worth)) or "for no length"
+
+
+def _range(lengths: tuple[int, int]) -> str:
+    first, last = lengths
+    if last < LONGEST:
+        return f"for up to {last} tokens" if first <= SHORTEST else f"for {first} to {last} tokens"
+    return f"from {first} tokens on" if first > SHORTEST else "for every length"
+
+
+def tier_values(gain: TierGain) -> dict[str, Any]:
+    """Return the same for ``--json``."""
+    names = ("tokens", "cache_tokens", "prompt_tokens", "load_s", "compute_s", "needed_bytes_per_s", "worth")
+    values = {name: getattr(gain, name) for name in names}
+    return {"kind": gain.tier.kind, "bytes_per_node": gain.tier.num_bytes, **values, "worth_it": gain.is_worth_it}
 
 
 def apart_notes(found: Apart | None, best: Plan) -> Iterator[str]:

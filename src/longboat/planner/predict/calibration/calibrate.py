@@ -144,7 +144,7 @@ def _sweep(
 
 
 def _constants(sample: Sample, base: Calibration, learned: dict[str, Factors]) -> dict[str, float]:
-    constants = base.constants(engine=sample.engine.name, kernel=sample.kernel)
+    constants = dict(base.constants(engine=sample.engine.name, kernel=sample.kernel))
     for level in LEVELS:
         for name, value in learned[level.name][level.key(sample)].items():
             constants[name] *= exp(value)
