@@ -13,7 +13,7 @@ from longboat.core.scaling import ModelObservation, Objective, ReplicaSpeed, Sca
 from longboat.scaling.correction import Correction, Room
 from longboat.scaling.scaler import Scaler
 from longboat.scaling.time_model import TimeModel
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.scaled.scaled_fleet import ScaledFleet, ScaledResult
 from longboat.simulator.scaled.scaled_run import simulate_scaled
