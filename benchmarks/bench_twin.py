@@ -42,6 +42,7 @@ OUTPUT = 32
 BLOCK = 32  # tokens: a multiple of the blocks of all engines under test
 NEW_TOKENS = (16, 64, 160, 512, 1500)  # of the prompts from which the terms are learned, to compute,
 CACHED_TOKENS = (0, 640, 1600)  # and before these, in the cache
+PREFIXES = 8  # of each length: an engine's own caches hold what lies before, and a processor's should not
 SHORT_S = 0.005  # pause in which engines stay warm: without one, Linux takes processors from real-time processes
 PAUSES_S = (SHORT_S, 0.6)  # before a request: engines are warm, or have rested
 PROBES = (64, 256, 512, 1024)  # tokens of prompts that are computed beside a stream
@@ -154,16 +155,17 @@ def solved(samples: Samples, count: int = 1) -> Measured:
 
 async def _alone(url: str, draw: Callable[[int], list[int]], rounds: int, output_tokens: int) -> dict[Cell, list[Seen]]:
     """Ask one request after another, with and without a pause before it."""
-    prefixes = {tokens: draw(tokens) for tokens in CACHED_TOKENS}
-    for ids in prefixes.values():
+    prefixes = {tokens: [draw(tokens) for _ in range(PREFIXES)] for tokens in CACHED_TOKENS}
+    for ids in [one for several in prefixes.values() for one in several]:
         await ask(url, ids or draw(BLOCK), 2)
     cells = [(new, cached, pause_s) for new in NEW_TOKENS for cached in CACHED_TOKENS for pause_s in PAUSES_S]
     plan = cells * rounds
     random.Random(len(plan)).shuffle(plan)  # what else runs on the machine meets all of them
     seen: dict[Cell, list[Seen]] = {cell: [] for cell in cells}
-    for new, cached, pause_s in plan:
+    for at, (new, cached, pause_s) in enumerate(plan):
         await asyncio.sleep(pause_s)
-        seen[new, cached, pause_s].append(await ask(url, prefixes[cached] + draw(new), output_tokens))
+        ids = prefixes[cached][at % PREFIXES] + draw(new)
+        seen[new, cached, pause_s].append(await ask(url, ids, output_tokens))
     return seen
 
 
