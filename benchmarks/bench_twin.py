@@ -296,8 +296,7 @@ def twin_of(count: int, limits: EngineLimits, found: Measured) -> Fleet:
 def run(real: RealEngine | None, count: int, seed: int, rates: Sequence[float]) -> dict[str, object]:
     """Play and simulate each rate, with times taken before and after it. real: the engines under test; None: fake ones
 
-    What else runs on the machine changes within minutes, and makes steps of a real engine a fifth longer. Fake engines
-    only sleep: for these, times are taken once.
+    What else runs on the machine changes within minutes, and makes steps a fifth longer.
     """
     part = "fake" if real is None else "vllm"
     rows: list[dict[str, object]] = []
@@ -307,11 +306,11 @@ def run(real: RealEngine | None, count: int, seed: int, rates: Sequence[float]) 
             requests = load_of(part, count, seed + at, rate)  # other prompts, so that nothing is cached before
             with gateway(urls) as url:
                 seen = asyncio.run(play(url, requests))
-            after = _sampled(urls, seed + 1000 * (at + 1), is_real=True) if real is not None else None
-            found = solved(before.joined(after) if after is not None else before, len(urls))
+            after = _sampled(urls, seed + 1000 * (at + 1), is_real=real is not None)
+            found = solved(before.joined(after), len(urls))
             fleet = twin_of(len(urls), limits, found)
             rows.append({"rate": rate, "terms": asdict(found), **beside(fleet, requests, seen, seed)})
-            before = after or before
+            before = after
     return {"part": part, "rates": rows}
 
 
