@@ -95,7 +95,7 @@ bench-plan: venv engine  ## compare the planner with real engines on this machin
 	@$(VENV)/bin/python benchmarks/bench_plan.py $(ARGS)
 
 .PHONY: bench-twin
-bench-twin: venv engine  ## compare the simulation with engines under the same load; ARGS="--part fake|vllm --json"
+bench-twin: venv engine  ## compare the simulation with engines under the same load; ARGS="--part fake|vllm --worst 10"
 	@$(VENV)/bin/python benchmarks/bench_twin.py $(ARGS)
 
 .PHONY: what-fits

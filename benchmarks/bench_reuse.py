@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from bench_twin import calibrate, twin_of
+from bench_twin import sample, solved, twin_of
 from twin_stand import MODEL, RealEngine, Seen, add_engine_options, conversations, gateway, play
 
 from longboat.routing.policies.registry import policy_of
@@ -85,7 +85,7 @@ def run(real: RealEngine, count: int, num_requests: int, seed: int, rate: float)
         gateway(urls[:1], api_key=KEY) as url,
         gateway(urls, api_key=KEY) as every,
     ):
-        found = asyncio.run(calibrate(url, seed, every, count))
+        found = solved(asyncio.run(sample(url, seed, every, count)), count)
     rows: dict[str, Any] = {}
     for policy in POLICIES:
         seen, hits, cached = measured(real, policy, count, requests)

@@ -20,19 +20,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from twin_compare import beside, show
 from twin_stand import RealEngine, Seen, add_engine_options, ask, conversations, fake_engines, gateway, play
 
-from longboat.routing.policies.registry import policy_of
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import COLD_AFTER_S, StepTime
 from longboat.simulator.fleet.fleet import Fleet, even_fleet
-from longboat.simulator.fleet.simulation import simulate
 from longboat.simulator.plan.fit_step_time import Row, fitted
 from longboat.simulator.results.result import quantiles
 from longboat.simulator.traces.sessions import Sessions
 from longboat.simulator.traces.trace_request import TraceRequest
 
-PARTS = (0.5, 0.99)
 FAKE_FLAGS = (
     *("--step-ms", "100", "--prompt-token-us", "800", "--sequence-us", "2000", "--block-size", "16"),
     *("--kv-blocks", "8000", "--max-num-batched-tokens", "2048", "--max-num-seqs", "64"),
@@ -44,6 +42,7 @@ OUTPUT = 32
 BLOCK = 32  # tokens: a multiple of the blocks of all engines under test
 NEW_TOKENS = (16, 64, 160, 512, 1500)  # of the prompts from which the terms are learned, to compute,
 CACHED_TOKENS = (0, 640, 1600)  # and before these, in the cache
+PREFIXES = 8  # of each length: an engine's own caches hold what lies before, and a processor's should not
 SHORT_S = 0.005  # pause in which engines stay warm: without one, Linux takes processors from real-time processes
 PAUSES_S = (SHORT_S, 0.6)  # before a request: engines are warm, or have rested
 PROBES = (64, 256, 512, 1024)  # tokens of prompts that are computed beside a stream
@@ -73,6 +72,9 @@ def load_of(part: str, count: int, seed: int, rate: float) -> list[TraceRequest]
     return conversations(settings, count, seed)
 
 
+Cell = tuple[int, int, float]  # new tokens, cached tokens, pause before
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """What was measured of engines from outside."""
@@ -85,23 +87,51 @@ class Measured:
     received_jitter_s: tuple[float, ...]  # the same of a request until its first step
 
 
-async def calibrate(
-    url: str, seed: int, every: str = "", count: int = 1, rounds: int = ROUNDS, output_tokens: int = OUTPUT
-) -> Measured:
-    """Measure a step's terms at one engine, its jitter, and what a request takes beside its steps.
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Times that were taken at engines, from which the terms are solved."""
 
-    All terms of prompts are solved together: what a request takes beside its steps, and what any step that computes
-    a prompt takes, look the same to the client, and only streams beside it tell them apart.
+    decodes: dict[tuple[int, int], list[float]]  # sequences, tokens before each: seconds of a step
+    alone: dict[Cell, list[Seen]]  # requests that had the engine for themselves
+    delays: dict[int, list[float]]  # tokens of a prompt: by how much it delayed a stream
+    walls: tuple[list[float], list[float]]  # of one request, and of one at each engine of the machine
+
+    def joined(self, other: Samples) -> Samples:
+        """Return the times of both."""
+        return Samples(
+            decodes={key: times + other.decodes[key] for key, times in self.decodes.items()},
+            alone={key: seen + other.alone[key] for key, seen in self.alone.items()},
+            delays={key: times + other.delays[key] for key, times in self.delays.items()},
+            walls=(self.walls[0] + other.walls[0], self.walls[1] + other.walls[1]),
+        )
+
+
+async def sample(
+    url: str, seed: int, every: str = "", count: int = 1, rounds: int = ROUNDS, output_tokens: int = OUTPUT
+) -> Samples:
+    """Take times at one engine.
 
     every: the address of a gateway in front of all ``count`` engines of the machine
     rounds, output_tokens: of the requests from which the terms of prompts are learned
     """
     draw = _fresh(seed)
-    decode = [row for sequences in (1, 4, 16) for row in await _decode_rows(url, sequences, draw)]
-    base_s, sequence_s, kv_token_s = fitted(decode)
-    decode_s = base_s + sequence_s
-    alone = await _alone(url, draw, rounds, output_tokens)
-    rows = [*_request_rows(alone, base_s), *await _step_rows(url, draw, decode_s, rounds)]
+    decodes = {key: times for sequences in (1, 4, 16) for key, times in (await _decodes(url, sequences, draw)).items()}
+    return Samples(
+        decodes=decodes,
+        alone=await _alone(url, draw, rounds, output_tokens),
+        delays={tokens: [await _delay_s(url, draw, tokens) for _ in range(max(3, rounds))] for tokens in PROBES},
+        walls=await _walls(every, draw, count) if count > 1 else ([], []),
+    )
+
+
+def solved(samples: Samples, count: int = 1) -> Measured:
+    """Return a step's terms, its jitter, and what a request takes beside its steps.
+
+    All terms of prompts are solved together: what a request takes beside its steps, and what any step that computes
+    a prompt takes, look the same to the client, and only streams beside it tell them apart.
+    """
+    base_s, sequence_s, kv_token_s = fitted(list(_decode_rows(samples.decodes)))
+    rows = [*_request_rows(samples.alone, base_s), *_step_rows(samples.delays, base_s + sequence_s)]
     request_s, received_token_s, wake_s, prompt_base_s, prompt_token_s, prompt_pair_s = fitted(rows)
     time = StepTime(
         base_s=base_s,
@@ -112,32 +142,30 @@ async def calibrate(
         kv_token_s=kv_token_s,
         wake_s=wake_s,
     )
-    crowding = await _crowding(every, draw, count) if count > 1 else 0.0
+    jitter_s = _jitter([one for seen in samples.alone.values() for one in seen])
     return Measured(
         time=time,
         request_s=request_s,
         received_token_s=received_token_s,
-        crowding=crowding,
-        jitter_s=_jitter([one for seen in alone.values() for one in seen]),
-        received_jitter_s=_received_jitter(alone.values()),
+        crowding=_crowding(samples.walls, count) if count > 1 else 0.0,
+        jitter_s=jitter_s,
+        received_jitter_s=_received_jitter(samples.alone.values(), jitter_s),
     )
-
-
-Cell = tuple[int, int, float]  # new tokens, cached tokens, pause before
 
 
 async def _alone(url: str, draw: Callable[[int], list[int]], rounds: int, output_tokens: int) -> dict[Cell, list[Seen]]:
     """Ask one request after another, with and without a pause before it."""
-    prefixes = {tokens: draw(tokens) for tokens in CACHED_TOKENS}
-    for ids in prefixes.values():
+    prefixes = {tokens: [draw(tokens) for _ in range(PREFIXES)] for tokens in CACHED_TOKENS}
+    for ids in [one for several in prefixes.values() for one in several]:
         await ask(url, ids or draw(BLOCK), 2)
     cells = [(new, cached, pause_s) for new in NEW_TOKENS for cached in CACHED_TOKENS for pause_s in PAUSES_S]
     plan = cells * rounds
     random.Random(len(plan)).shuffle(plan)  # what else runs on the machine meets all of them
     seen: dict[Cell, list[Seen]] = {cell: [] for cell in cells}
-    for new, cached, pause_s in plan:
+    for at, (new, cached, pause_s) in enumerate(plan):
         await asyncio.sleep(pause_s)
-        seen[new, cached, pause_s].append(await ask(url, prefixes[cached] + draw(new), output_tokens))
+        ids = prefixes[cached][at % PREFIXES] + draw(new)
+        seen[new, cached, pause_s].append(await ask(url, ids, output_tokens))
     return seen
 
 
@@ -150,13 +178,11 @@ def _request_rows(alone: Mapping[Cell, Sequence[Seen]], base_s: float) -> Iterat
         yield row, max(1e-6, ttft_s - base_s), ttft_s
 
 
-async def _step_rows(url: str, draw: Callable[[int], list[int]], decode_s: float, rounds: int) -> list[Row]:
-    """Compute prompts beside a stream that decodes: what they delay it by are their steps."""
-    rows: list[Row] = []
-    for tokens in PROBES:
-        more_s = max(1e-6, statistics.median([await _delay_s(url, draw, tokens) for _ in range(max(3, rounds))]))
-        rows.append(((0.0, 0.0, 0.0, 1.0, float(tokens), tokens * tokens / 2.0), more_s, decode_s + more_s))
-    return rows
+def _step_rows(delays: Mapping[int, Sequence[float]], decode_s: float) -> Iterator[Row]:
+    """Yield what prompts delay a stream by that decodes beside them: these are their steps."""
+    for tokens, times in delays.items():
+        more_s = max(1e-6, statistics.median(times))
+        yield (0.0, 0.0, 0.0, 1.0, float(tokens), tokens * tokens / 2.0), more_s, decode_s + more_s
 
 
 async def _delay_s(url: str, draw: Callable[[int], list[int]], tokens: int) -> float:
@@ -188,39 +214,56 @@ def _jitter(alone: Sequence[Seen]) -> tuple[float, ...]:
     return tuple(found[int((at + 0.5) / JITTER_PARTS * len(found))] - mean_s for at in range(JITTER_PARTS))
 
 
-def _received_jitter(alone: Iterable[Sequence[Seen]]) -> tuple[float, ...]:
-    """Return by how much the times to the first tokens of equal requests differ from the middle one."""
+def _received_jitter(alone: Iterable[Sequence[Seen]], jitter_s: Sequence[float]) -> tuple[float, ...]:
+    """Return by how much the times to the first tokens of equal requests differ, without what their steps do.
+
+    Each first token comes with a step, whose jitter the twin draws too: that part of the variance is taken off. The
+    middle request of each cell is left out, because it differs from the middle by nothing.
+    """
     found: list[float] = []
     for seen in alone:
-        middle_s = statistics.median([one.ttft_s for one in seen])
-        found.extend([one.ttft_s - middle_s for one in seen])
-    return tuple(sorted(found))
+        times_s = sorted(one.ttft_s for one in seen)
+        middle = len(times_s) // 2
+        found.extend([time_s - times_s[middle] for at, time_s in enumerate(times_s) if at != middle])
+    if len(found) < 2:
+        return ()
+    rest = max(0.0, 1.0 - statistics.pvariance(jitter_s) / max(1e-12, statistics.pvariance(found)))
+    return tuple(sorted(rest**0.5 * value_s for value_s in found))
 
 
-async def _crowding(url: str, draw: Callable[[int], list[int]], count: int) -> float:
-    """Return what each further engine that computes at the same time adds to a request, as a part of its time."""
+async def _walls(url: str, draw: Callable[[int], list[int]], count: int) -> tuple[list[float], list[float]]:
+    """Time one request, and one at each engine at the same time."""
     alone, together = [], []
     for _ in range(CROWD_ROUNDS):  # in turns: what else runs on the machine slows both
         alone.append(await _wall_s(url, [draw(CROWD_TOKENS)], CROWD_OUTPUT))
         together.append(await _wall_s(url, [draw(CROWD_TOKENS) for _ in range(count)], CROWD_OUTPUT))
+    return alone, together
+
+
+def _crowding(walls: tuple[Sequence[float], Sequence[float]], count: int) -> float:
+    """Return what each further engine that computes at the same time adds to a request, as a part of its time."""
+    alone, together = walls
     return max(0.0, statistics.median(together) / statistics.median(alone) - 1.0) / (count - 1)
 
 
-async def _decode_rows(
-    url: str, count: int, draw: Callable[[int], list[int]]
-) -> list[tuple[tuple[float, ...], float, float]]:
+async def _decodes(url: str, count: int, draw: Callable[[int], list[int]]) -> dict[tuple[int, int], list[float]]:
     """Measure steps of ``count`` sequences with short and with long contexts, by what more tokens take.
 
     Times between tokens say less: a client or a server that is late passes several on at once.
     """
-    rows: list[tuple[tuple[float, ...], float, float]] = []
+    found: dict[tuple[int, int], list[float]] = {}
     for tokens in (64, 1024):
         prompts = [draw(tokens) for _ in range(count)]
         await _wall_s(url, prompts, 2)  # they are cached then
-        found = [(await _wall_s(url, prompts, 2 + OUTPUT) - await _wall_s(url, prompts, 2)) for _ in range(DECODES)]
-        step_s = max(1e-4, statistics.median(found) / OUTPUT)
-        rows.append(((1.0, float(count), float(count * (tokens + OUTPUT // 2))), step_s, step_s))
-    return rows
+        walls = [(await _wall_s(url, prompts, 2 + OUTPUT) - await _wall_s(url, prompts, 2)) for _ in range(DECODES)]
+        found[count, tokens] = [wall_s / OUTPUT for wall_s in walls]
+    return found
+
+
+def _decode_rows(decodes: Mapping[tuple[int, int], Sequence[float]]) -> Iterator[Row]:
+    for (count, tokens), times in decodes.items():
+        step_s = max(1e-4, statistics.median(times))
+        yield (1.0, float(count), float(count * (tokens + OUTPUT // 2))), step_s, step_s
 
 
 async def _wall_s(url: str, prompts: Sequence[Sequence[int]], output_tokens: int) -> float:
@@ -250,40 +293,31 @@ def twin_of(count: int, limits: EngineLimits, found: Measured) -> Fleet:
     )
 
 
-def measured_rows(seen: Sequence[Seen]) -> dict[str, list[float]]:
-    """Milliseconds at ``PARTS``."""
-    gaps = [gap for one in seen for gap in one.gaps_s]
-    return {
-        "ttft_ms": [value * 1e3 for value in quantiles([one.ttft_s for one in seen], PARTS)],
-        "itl_ms": [value * 1e3 for value in quantiles(gaps, PARTS)],
-    }
-
-
 def run(real: RealEngine | None, count: int, seed: int, rates: Sequence[float]) -> dict[str, object]:
-    """Calibrate, then play and simulate each rate. real: the engines under test; None: fake ones"""
+    """Play and simulate each rate, with times taken before and after it. real: the engines under test; None: fake ones
+
+    What else runs on the machine changes within minutes, and makes steps a fifth longer.
+    """
     part = "fake" if real is None else "vllm"
+    rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder, engines(real, Path(folder)) as (urls, limits):
-        with gateway(urls[:1]) as url, gateway(urls) as every:
-            effort = {"rounds": 1, "output_tokens": 4} if real is None else {}
-            found = asyncio.run(calibrate(url, seed, every, len(urls), **effort))
-        fleet = twin_of(len(urls), limits, found)
-        rows = [_row(part, urls, fleet, count, seed + at, rate) for at, rate in enumerate(rates)]
-    return {"part": part, "measured": asdict(found), "rates": rows}
+        before = _sampled(urls, seed, is_real=real is not None)
+        for at, rate in enumerate(rates):
+            requests = load_of(part, count, seed + at, rate)  # other prompts, so that nothing is cached before
+            with gateway(urls) as url:
+                seen = asyncio.run(play(url, requests))
+            after = _sampled(urls, seed + 1000 * (at + 1), is_real=real is not None)
+            found = solved(before.joined(after), len(urls))
+            fleet = twin_of(len(urls), limits, found)
+            rows.append({"rate": rate, "terms": asdict(found), **beside(fleet, requests, seen, seed)})
+            before = after
+    return {"part": part, "rates": rows}
 
 
-def _row(part: str, urls: Sequence[str], fleet: Fleet, count: int, seed: int, rate: float) -> dict[str, object]:
-    """Play a load on engines and in the twin; other seeds have other prompts, so that nothing is cached before."""
-    requests = load_of(part, count, seed, rate)
-    with gateway(urls) as url:
-        seen = asyncio.run(play(url, requests))
-    result = simulate(fleet, iter(requests), lambda: policy_of("least_requests"), seed=seed)
-    simulated = {
-        "ttft_ms": [value * 1e3 for value in quantiles(result.ttft_s, PARTS)],
-        "itl_ms": [result.itl_s.quantile(part_of) * 1e3 for part_of in PARTS],
-    }
-    measured = measured_rows(seen)
-    ratios = {name: [s / m for s, m in zip(simulated[name], measured[name], strict=True)] for name in measured}
-    return {"rate": rate, "requests": len(seen), "measured": measured, "twin": simulated, "twin/measured": ratios}
+def _sampled(urls: Sequence[str], seed: int, *, is_real: bool) -> Samples:
+    effort = {} if is_real else {"rounds": 1, "output_tokens": 4}
+    with gateway(urls[:1]) as url, gateway(urls) as every:
+        return asyncio.run(sample(url, seed, every, len(urls), **effort))
 
 
 def main() -> None:
@@ -293,28 +327,27 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.25], help="conversations that begin each second")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worst", type=int, default=0, help="print as many requests that waited longest")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and requests there")
     add_engine_options(parser)
     options = parser.parse_args()
     real = RealEngine.told(options) if options.part == "vllm" else None
     found = run(real, options.requests, options.seed, options.rates)
     if options.json:
-        print(json.dumps(found, indent=2))
-        return
-    terms: dict[str, Any] = found["measured"]  # type: ignore[assignment]
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    for row in found["rates"]:  # type: ignore[attr-defined]
+        _show_terms(row["terms"])
+        show(row, options.worst)
+
+
+def _show_terms(terms: Mapping[str, Any]) -> None:
     print(
-        f"{found['part']}: each request takes {terms['request_s'] * 1e3:.2f} ms beside its steps and "
+        f"each request takes {terms['request_s'] * 1e3:.2f} ms beside its steps and "
         f"{terms['received_token_s'] * 1e6:.2f} us more for each token; each other engine adds {terms['crowding']:.0%}"
     )
     jitter_ms = [1e3 * value for value in quantiles(terms["jitter_s"], (0.1, 0.5, 0.9, 0.99))]
     print(f"jitter of a step, p10, p50, p90 and p99: {', '.join(f'{value:+.2f}' for value in jitter_ms)} ms")
     print(f"step: {terms['time']}")
-    for row in found["rates"]:  # type: ignore[attr-defined]
-        print(f"{row['rate']:g} conversations a second, {row['requests']} requests")
-        for name in ("ttft_ms", "itl_ms"):
-            cells = zip(PARTS, row["measured"][name], row["twin"][name], row["twin/measured"][name], strict=True)
-            for part, measured, twin, ratio in cells:
-                print(f"  {name} p{100 * part:g}: measured {measured:.1f}, twin {twin:.1f}, ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from real_engine import FIRST_TOKEN, bench, free_port, processes_of
 
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.traces.sessions import Sessions, generate_sessions
 from longboat.simulator.traces.trace_request import TraceRequest
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longboat.routing.policies.registry import policy_of
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.fleet.fleet import Fleet, FleetEvent, Replica
 from longboat.simulator.fleet.simulation import simulate

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.core.scaling import Objective
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.traces.azure import read_azure
 from longboat.simulator.traces.mooncake import read_mooncake

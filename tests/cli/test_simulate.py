@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -80,6 +81,25 @@ def test_times_can_be_given(fleet: Path) -> None:
     document = json.loads(run(*words, "--event", "fail replica-0 5", "--event", "join replica-0 9"))
     assert document["step_time"]["base_s"] == 0.02
     assert document["limits"]["kv_blocks"] == 2500
+
+
+AZURE = b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n"
+
+
+def test_a_trace_may_begin_with_a_byte_order_mark(fleet: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_bytes(b"\xef\xbb\xbf" + AZURE)
+    assert json.loads(run("--fleet", str(fleet), "--trace", str(trace), "--json"))["policies"][0]["requests"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "what"), [(gzip.compress(AZURE), "gzip -dc"), (AZURE.decode().encode("utf-16"), "not text in UTF-8")]
+)
+def test_a_trace_that_is_no_text_says_what_to_do(fleet: Path, tmp_path: Path, content: bytes, what: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_bytes(content)
+    error = refused("--fleet", str(fleet), "--trace", str(trace))
+    assert what in f"{error.message} {error.hint}"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longboat.core.scaling import FixedTarget, Objective, ReplicaSpeed, ScaledModel
 from longboat.scaling.queueing import late_share, mix_of, replicas_for, slower
 from longboat.scaling.scaler import Scaler
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.scaled.scaled_fleet import ScaledFleet
 from longboat.simulator.scaled.scaled_run import simulate_scaled

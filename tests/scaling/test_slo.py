@@ -15,7 +15,7 @@ from longboat.scaling.queueing import mix_of, replicas_for
 from longboat.scaling.scaler import Scaler
 from longboat.scaling.slo import SloRule
 from longboat.scaling.time_model import TimeModel
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.scaled.scaled_fleet import ScaledFleet, ScaledResult
 from longboat.simulator.scaled.scaled_run import simulate_scaled

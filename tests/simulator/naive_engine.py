@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import COLD_AFTER_S, StepTime
 
 

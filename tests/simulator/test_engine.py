@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from naive_engine import NaiveEngine, NaiveJob
 
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
-from longboat.simulator.engine.engine import EngineLimits, SimEngine
+from longboat.simulator.engine.engine import SimEngine
 from longboat.simulator.engine.host import Host
 from longboat.simulator.engine.jitter import Jitter
 from longboat.simulator.engine.job import Job
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.results.histogram import Histogram
 from longboat.simulator.timeline import Timeline
@@ -103,7 +104,7 @@ def test_gives_what_an_engine_gives_that_makes_each_step(
     slow = [naive_of(job) for job in jobs]
     NaiveEngine(TIME, limits).run(slow)
     engine, listener = play(jobs, limits)
-    assert engine.cache.free == kv_blocks and not engine.num_running and not engine.num_waiting
+    assert engine.batch.cache.free == kv_blocks and not engine.batch.jobs()
     for job, expected in zip(jobs, slow, strict=True):
         assert job.first_s == pytest.approx(expected.first_s, abs=1e-9)
         assert listener.ended_s[job] == pytest.approx(expected.end_s, abs=1e-9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.plan.planned_replica import speed_of
 

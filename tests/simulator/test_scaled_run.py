@@ -7,7 +7,7 @@ import pytest
 from longboat.core.scaling import ModelObservation, Objective, ScaledModel, SloTarget
 from longboat.scaling.rule import Want
 from longboat.scaling.scaler import Scaler
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.scaled.scaled_fleet import ScaledFleet, ScaledResult
 from longboat.simulator.scaled.scaled_run import simulate_scaled

@@ -7,7 +7,7 @@ from twin_fleets import LIMITS, TIME, fleet_of, plain, talks
 
 from longboat.core.policy import QueuePolicy
 from longboat.routing.policies.registry import POLICIES, policy_of
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.fleet.fleet import Fleet, FleetEvent, Replica, even_fleet
 from longboat.simulator.fleet.simulation import simulate

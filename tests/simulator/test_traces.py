@@ -77,6 +77,8 @@ def test_ends_of_a_recorded_prompt_become_tokens() -> None:
         ([AZURE, "yesterday,374,1\n"], ":2: TIMESTAMP is 'yesterday'"),
         ([AZURE, "2023-11-16 18:15:59,many,1\n"], ":2: ContextTokens is 'many'"),
         ([AZURE, "2023-11-16 18:15:59,1,1\n", "2023-11-16 18:15:58,1,1\n"], ":3: the request is 1 s before"),
+        ([AZURE, "2023-11-16 18:15:59,1,1\n", "9999-12-31 23:59:59,1,1\n"], ":3: the request is|at most 604800"),
+        ([MOONCAKE % (0, 1), MOONCAKE.replace("%d", "1e308", 1) % 2], ":2: timestamp is 1e+308|below 1e+18"),
         ([orjson.dumps(RECORDED | {"blocks": "?"}).decode()], ":1: blocks are not base64"),
         ([orjson.dumps(RECORDED | {"ends": [3]}).decode()], ":1: ends must be a list of 2"),
         ([orjson.dumps(RECORDED | {"ends": [3, 3]}).decode()], ":1: ends must grow"),

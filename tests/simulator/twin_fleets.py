@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.fleet.fleet import Fleet, even_fleet
 from longboat.simulator.traces.sessions import Sessions, generate_sessions

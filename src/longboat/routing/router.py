@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any, Final, TypeVar
 
-from longboat.routing.adapters import AdapterEndpoint, home_of, pick_with_adapter
+from longboat.routing.adapters import home_of, pick_with_adapter
+from longboat.routing.endpoint import RoutedEndpoint
 from longboat.routing.policies.contract import EXTRA_S, Choice, EngineReport, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 
 __all__ = ("Router", "Trip")
 
-E = TypeVar("E", bound=AdapterEndpoint)
+E = TypeVar("E", bound=RoutedEndpoint)
 _STALE_S: Final = 0.9  # a report of this age gives way to one that says less
 _LOAD_S: Final = 0.5
 """What it takes to load an adapter from disk into an engine, and to give up another one: our estimate."""
@@ -171,13 +172,14 @@ class Router(View):
 def _able(endpoints: Sequence[E], tried: Container[str], overfull: bool) -> list[E]:
     """Return the endpoints that may have the request; suspect ones only where there are no others."""
     found: list[E] = []
-    suspects = False
+    suspects, retries = False, bool(tried)
     for e in endpoints:
-        if e.ready and (not tried or e.key not in tried):
+        if e.ready and not (retries and e.key in tried):
             capacity = e.capacity
             if overfull or capacity is None or e.outstanding < capacity:
                 found.append(e)
-                suspects = suspects or e.suspect
+                if e.suspect:
+                    suspects = True
     return [e for e in found if not e.suspect] or found if suspects else found
 
 

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from longboat.routing.policies.contract import Choice, RoutingPolicy
 from longboat.routing.prefixes.index import DictIndex, PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.routing.router import Router
+from longboat.simulator.fleet.gateway import Endpoint
 
 BLOCK_TOKENS = 512
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    key: str
-    ready: bool = True
-    suspect: bool = False
-    outstanding: int = 0
-    capacity: int | None = None
-
-    def holds(self, adapter: str) -> bool:
-        return False
 
 
 def prompt(key: str, words: str, *, tokens: int | None = None, session: str = "") -> Prompt:
@@ -33,20 +21,27 @@ def prompt(key: str, words: str, *, tokens: int | None = None, session: str = ""
     return Prompt(key, tokens or BLOCK_TOKENS * len(words), blocks=names, ends=ends, session=session)
 
 
+def endpoint(key: str) -> Endpoint:
+    """Make an endpoint without requests that takes any number."""
+    made = Endpoint(0, key, None, 0)
+    made.ready = True
+    return made
+
+
 class Fleet:
     """A router and its replicas."""
 
     def __init__(self, policy: RoutingPolicy, count: int, index: PrefixIndex | None = None) -> None:
         self.router = Router(policy, DictIndex() if index is None else index)
-        self.endpoints = [Endpoint(f"replica-{number}") for number in range(count)]
+        self.endpoints = [endpoint(f"replica-{number}") for number in range(count)]
         self.turn = 0
-        for endpoint in self.endpoints:
-            self.router.load_of(endpoint.key)
+        for each in self.endpoints:
+            self.router.load_of(each.key)
 
     def choose(self, wanted: Prompt, *, now_s: float = 0.0, extra_s: Sequence[float] = ()) -> tuple[str, Choice]:
         self.turn += 1
         if extra_s:
-            loads = [self.router.load_of(endpoint.key) for endpoint in self.endpoints]
+            loads = [self.router.load_of(each.key) for each in self.endpoints]
             choice = self.router.policy.choose(
                 wanted, loads, self.router, now_s=now_s, turn=self.turn - 1, extra_s=extra_s
             )

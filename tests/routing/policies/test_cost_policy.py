@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from fleets import Endpoint, Fleet, prompt
+from fleets import Fleet, endpoint, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,7 +169,7 @@ def test_a_new_replica_begins_with_the_mean_pace() -> None:
     fleet = Fleet(Cost(SEED), 2)
     fleet.send(prompt("a", "abcdef"))
     fleet.send(prompt("b", "ghijkl"))
-    fleet.endpoints.append(Endpoint("cold"))
+    fleet.endpoints.append(endpoint("cold"))
     assert fleet.choose(prompt("c", "mnopqr"))[0] == "cold"
 
 
@@ -179,7 +179,7 @@ def test_a_replica_that_leaves_takes_its_queue_along() -> None:
     fleet.send(wanted)
     fleet.router.left("replica-0")
     fleet.router.ended(wanted, output_tokens=0, now_s=1.0)
-    fleet.endpoints = [Endpoint("replica-9")]
+    fleet.endpoints = [endpoint("replica-9")]
     assert fleet.choose(prompt("b", "b"))[1].terms[0][0] == 0.0
 
 

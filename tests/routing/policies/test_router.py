@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fleets import Fleet, prompt
 
 from longboat.routing.policies.registry import policy_of
@@ -22,9 +20,9 @@ def test_a_replica_that_left_comes_back_with_nothing() -> None:
 
 def test_decisions_follow_which_endpoints_may_have_the_request() -> None:
     fleet = Fleet(policy_of("least_requests"), 3)
-    kept = list(fleet.endpoints)
     for number, ready in enumerate(([0, 1, 2], [2], [0, 2], [0, 1, 2])):
-        fleet.endpoints = [replace(one, ready=at in ready) for at, one in enumerate(kept)]
+        for at, one in enumerate(fleet.endpoints):
+            one.ready = at in ready
         found = fleet.router.choose(prompt(f"{number}", "x"), fleet.endpoints, turn=number, now_s=0.0)
         assert found is not None
         assert found[2] == [f"replica-{at}" for at in ready]

@@ -23,7 +23,7 @@ from longboat.planner.memory.split_shape import AskedSplit
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast
 from longboat.routing.policies.prefill_time import PrefillSeed
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.fleet.fleet import Fleet, even_fleet
 from longboat.simulator.plan.planned_replica import planned_engine

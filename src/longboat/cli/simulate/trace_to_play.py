@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from longboat.catalog.names import nearest_names
@@ -14,6 +15,9 @@ from longboat.simulator.traces.shaping import shaped
 from longboat.simulator.traces.trace_request import TraceRequest
 
 __all__ = ("trace_to_play",)
+
+_ENCODING = "utf-8-sig"  # some editors write a byte order mark
+_GZIP = b"\x1f\x8b"
 
 
 def trace_to_play(request: SimulateRequest) -> Callable[[], Iterator[TraceRequest]]:
@@ -41,7 +45,7 @@ def _reader(request: SimulateRequest) -> Callable[[int], Iterator[TraceRequest]]
 
     def read(turn: int) -> Iterator[TraceRequest]:
         try:
-            with path.open(encoding="utf-8") as lines:
+            with path.open(encoding=_ENCODING) as lines:
                 yield from reader(lines, str(path), turn)
         except (OSError, UnicodeDecodeError) as error:
             raise _unreadable(path, error) from None
@@ -51,14 +55,23 @@ def _reader(request: SimulateRequest) -> Callable[[int], Iterator[TraceRequest]]
 
 def _first_line(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding=_ENCODING) as lines:
             return next((line for line in lines if line.strip()), "")
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
 
 
-def _unreadable(path: Path, error: Exception) -> UserInputError:
-    names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> UserInputError:
+    what = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
+    return UserInputError(f"--trace {path} cannot be read: {what}", hint=_hint(path))
+
+
+def _hint(path: Path) -> str:
+    if path.is_file():
+        with suppress(OSError), path.open("rb") as file:
+            if file.read(2) == _GZIP:
+                return f"it is compressed: gzip -dc {path} > trace, and give that"
+        return "a trace is lines of text: JSON objects or CSV"
+    names = [one.name for one in path.parent.iterdir() if one.is_file()] if path.parent.is_dir() else []
     near = nearest_names(path.name, names)
-    hint = f"did you mean {path.parent / near[0]}?" if near else "give a trace file, or sessions:rate=4,turns=6"
-    return UserInputError(f"--trace {path} cannot be read: {error}", hint=hint)
+    return f"did you mean {path.parent / near[0]}?" if near else "give a trace file, or sessions:rate=4,turns=6"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.calls.prompts import prompt_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
     from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.calls.trip import Trip
+    from longboat.gateway.upstreams.upstream import Upstream
     from longboat.routing.policies.contract import Reason
     from longboat.routing.prefixes.prompt import Prompt
     from longboat.routing.router import Router
@@ -64,8 +65,9 @@ class Selection:
     ) -> tuple[Engine, Reason] | None:  # fmt: skip
         call, now_s = self._call, time.monotonic()
         sticky = call.plan.sticky if call.plan is not None else ""
+        upstreams = cast("Sequence[Upstream]", engines)  # as the table has them
         found = router.choose(
-            prompt, engines, turn=turn, now_s=now_s, tried=tried, overfull=overfull, adapter=adapter, sticky=sticky
+            prompt, upstreams, turn=turn, now_s=now_s, tried=tried, overfull=overfull, adapter=adapter, sticky=sticky
         )
         if found is None:
             return None

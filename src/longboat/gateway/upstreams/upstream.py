@@ -13,6 +13,7 @@ from longboat.gateway.config import GatewayLimits
 from longboat.gateway.external.address import Address
 from longboat.gateway.http.response_head import replica_line
 from longboat.gateway.upstreams.idle_connections import IdleConnections
+from longboat.routing.endpoint import RoutedEndpoint
 from longboat.routing.health.breaker import Breaker
 from longboat.routing.health.poison import Admitted
 from longboat.routing.health.watchdog import PauseStats
@@ -41,8 +42,8 @@ class MovableStream(PausableStream, Protocol):
         """The time since its engine last sent something; infinite while the stream waits for no engine."""
 
 
-class Upstream:  # size: one flat record, because choosing an endpoint reads most of it for every request
-    """One endpoint, live. Fits ``routing.pick.EndpointView``; counts only what this process sends."""
+class Upstream(RoutedEndpoint):  # size: one flat record, because each choice of an endpoint reads most of it
+    """One endpoint, live; counts only what this process sends."""
 
     __slots__ = (
         "_base_path",
@@ -82,6 +83,9 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         "target",
         "url",
     )
+    capacity: int | None
+    key: str
+    ready: bool
 
     def __init__(self, endpoint: Endpoint, limits: GatewayLimits, address: Address | None = None) -> None:
         """address: of an external model. Raise UserInputError where an engine's URL is not http://HOST:PORT."""

@@ -123,9 +123,9 @@ class Cost(RoutingPolicy):
         least = float(num_tokens - _cached(prompt, deepest))
         depth = 0
         uncached, context = float(num_tokens), 0.5 * num_tokens * num_tokens
-        waits: list[float] = []
-        prefills: list[float] = []
-        costs: list[float] = []
+        waits, prefills, costs = [0.0] * len(replicas), [0.0] * len(replicas), [0.0] * len(replicas)
+        request_s = line.request_s
+        has_extra = len(extra_s) > 0
         lowest = 1e30
         for at, replica in enumerate(replicas):
             queue = self._queue(replica, now_s)
@@ -135,7 +135,7 @@ class Cost(RoutingPolicy):
                 context = uncached * (num_tokens - uncached * 0.5)
             pace = queue.pace_at(now_s)
             computed_s = pace * (uncached * token_s + context * token_context_s)
-            steps_s = line.request_s + resident_s * replica.decode_tokens * (1.0 + uncached / CHUNK_TOKENS)
+            steps_s = request_s + resident_s * replica.decode_tokens * (1.0 + uncached / CHUNK_TOKENS)
             prefill_s = computed_s + pace * steps_s
             wait_s = queue.wait_s(now_s)
             if queue.places.is_full(replica):
@@ -144,11 +144,9 @@ class Cost(RoutingPolicy):
             other_s += computed_s * STREAM_WEIGHT * (replica.requests - replica.prefills)
             other_s += copy_s * (uncached - least)
             cost = wait_s + prefill_s + other_s
-            if extra_s:
+            if has_extra:
                 cost += extra_s[at]
-            waits.append(wait_s)
-            prefills.append(prefill_s)
-            costs.append(cost)
+            waits[at], prefills[at], costs[at] = wait_s, prefill_s, cost
             if cost < lowest:
                 lowest = cost
         if uses >= 1.0:
@@ -242,7 +240,7 @@ class Cost(RoutingPolicy):
                 return at
             if depths[replica.slot] < deepest:
                 continue
-            score = replica.spread * factor % _PRIME
+            score = _product(replica.spread, factor)
             if score > highest:
                 best, highest = at, score
         return best
@@ -310,12 +308,20 @@ class Cost(RoutingPolicy):
             self._queues[replica.slot] = None
 
 
+def _product(left: int, right: int) -> int:
+    """Return the product modulo ``_PRIME`` of two numbers below it: compiled code is slow with long products."""
+    high, low, other_high, other_low = left >> 16, left & _HALF, right >> 16, right & _HALF
+    middle = high * other_low + low * other_high
+    return (2 * high * other_high + (middle << 16) + low * other_low) % _PRIME  # 2**32 leaves 2
+
+
 def _cached(prompt: Prompt, depth: int) -> int:
     """Return the tokens of its first blocks that need not be computed: at least one token does."""
     return min(prompt.tokens_at(depth), prompt.num_tokens - 1)
 
 
-_PRIME: Final = (1 << 31) - 1  # products of two numbers below it fit into a machine word
+_PRIME: Final = (1 << 31) - 1
+_HALF: Final = (1 << 16) - 1
 _UNCACHED_STEP: Final = 0.02  # weight of one request in that part
 _LEAST_LATER: Final = 0.5  # later requests that a prefill delays, even at an idle fleet: cached work is free
 _MAX_LOAD: Final = 0.75  # beyond, the estimate of a load says little

@@ -74,7 +74,7 @@ class PrefillTime:
         self._prior = _PRIOR
         self._mean_s = 0.0  # of the times of late
         self._seed = [seed.request_s, seed.token_s, seed.token_context_s, seed.resident_s]
-        self._matrix = [[0.0] * _TERMS for _ in range(_TERMS)]
+        self._matrix = [[0.0] * (at + 1) for at in range(_TERMS)]  # symmetric: its lower half
         self._vector = [0.0] * _TERMS
         self._scale = [1.0, 1e3, 1e7, 1e5]  # usual sizes of the terms, for a well-conditioned matrix
 
@@ -98,10 +98,10 @@ class PrefillTime:
         row = [terms[at] / self._scale[at] * weight for at in range(_TERMS)]
         target = seconds * weight
         for at in range(_TERMS):
-            line = self._matrix[at]
-            for other in range(_TERMS):
-                line[other] = line[other] * _FORGET + row[at] * row[other]
-            self._vector[at] = self._vector[at] * _FORGET + row[at] * target
+            line, value = self._matrix[at], row[at]
+            for other in range(at + 1):
+                line[other] = line[other] * _FORGET + value * row[other]
+            self._vector[at] = self._vector[at] * _FORGET + value * target
         self.samples += 1
         self._prior = max(_PRIOR_LEFT, self._prior * _PRIOR_KEEPS)
         if self.samples % (_EVERY if self.samples < _TRUSTED else _LATER) == 0 or self.samples < _EVERY:
@@ -126,7 +126,7 @@ class PrefillTime:
             if free[at]:
                 scaled = self._seed[at] * self._scale[at]
                 strength = self._prior / max(scaled * scaled, 1e-4)
-                row = [self._matrix[at][other] if free[other] else 0.0 for other in range(_TERMS)]
+                row = [self._matrix[max(at, other)][min(at, other)] if free[other] else 0.0 for other in range(_TERMS)]
                 row[at] += strength
                 row.append(self._vector[at] + strength * scaled)
             else:

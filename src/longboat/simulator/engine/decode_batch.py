@@ -51,10 +51,12 @@ class DecodeBatch:
 
     def blocks_needed(self, steps: int) -> int:
         """Return the blocks that the jobs need for the next ``steps`` steps, beyond those that they have."""
-        rounds, rest = divmod(steps, self._block_tokens)
-        needed = rounds * self.num_jobs
-        for step in range(self.num_steps, self.num_steps + rest):
-            needed += self._phases[step % self._block_tokens]
+        size, phases = self._block_tokens, self._phases
+        needed = steps // size * self.num_jobs
+        phase = self.num_steps % size
+        for _ in range(steps % size):
+            needed += phases[phase]
+            phase = phase + 1 if phase + 1 < size else 0
         return needed
 
     def steps_to_finish(self) -> int:

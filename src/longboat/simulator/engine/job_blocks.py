@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from longboat.routing.prefixes.prompt import BLOCK_BYTES
 from longboat.simulator.engine.block_cache import BlockCache, Segment
 from longboat.simulator.engine.job import Job
@@ -44,10 +42,16 @@ def name_blocks(job: Job, cache: BlockCache, block_tokens: int) -> None:
     names, ends = job.prompt.blocks, job.prompt.ends
     reach = job.computed + job.chunk
     at = job.passed
-    while at < len(ends) and ends[at] <= reach:
-        segment = cache.store(names[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES], _width(ends, at, block_tokens))
+    before = _tokens_at(job, at) // block_tokens  # blocks of the KV cache before the next block of the prompt
+    while at < len(ends):
+        end = ends[at]
+        if end > reach:
+            break
+        whole = end // block_tokens
+        segment = cache.store(names[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES], whole - before)
         if segment is not None:
             job.segments.append(segment)
+        before = whole
         at += 1
     job.passed = at
 
@@ -95,7 +99,3 @@ def _found(job: Job, cache: BlockCache, block_tokens: int, target: int) -> list[
 
 def _tokens_at(job: Job, depth: int) -> int:
     return job.prompt.ends[depth - 1] if depth else 0
-
-
-def _width(ends: Sequence[int], at: int, block_tokens: int) -> int:
-    return ends[at] // block_tokens - (ends[at - 1] // block_tokens if at else 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from longboat.core.policy import QueuePolicy
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 
 __all__ = ("Fleet", "FleetEvent", "Objectives", "Replica", "even_fleet")

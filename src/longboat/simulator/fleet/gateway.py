@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from longboat.core.policy import QueuePolicy
+from longboat.routing.endpoint import RoutedEndpoint
 from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Rejected, Scheduler, Ticket
 from longboat.routing.router import Router
 from longboat.simulator.engine.job import Job
@@ -12,10 +13,15 @@ from longboat.simulator.engine.job import Job
 __all__ = ("Carrier", "Endpoint", "SimGateway")
 
 
-class Endpoint:
+class Endpoint(RoutedEndpoint):
     """A replica as one gateway sees it."""
 
     __slots__ = ("at", "capacity", "key", "outstanding", "ready", "sequences", "suspect")
+    capacity: int | None
+    key: str
+    outstanding: int
+    ready: bool
+    suspect: bool
 
     def __init__(self, at: int, key: str, capacity: int | None, sequences: int) -> None:
         self.at = at  # number of the replica in the fleet

@@ -57,7 +57,7 @@ class SimReplica:
         self.up = True
         self.engine = self._new_engine()
         if self.fleet.kv_delay_s >= 0.0:
-            self.engine.cache.watcher = self._news
+            self.engine.batch.cache.watcher = self._news
         for gateway in self._gateways:
             gateway.set_ready(self.at, True, now_s)
         if self.fleet.report_s > 0.0:
@@ -108,15 +108,15 @@ class SimReplica:
         engine = self.engine
         report = EngineReport(
             taken_s=now_s,
-            running=engine.num_running,
-            waiting=engine.num_waiting,
+            running=len(engine.batch.running),
+            waiting=engine.batch.num_waiting,
             kv_usage=engine.kv_usage,
-            queued_tokens=engine.queued_tokens,
+            queued_tokens=engine.batch.queued_tokens,
         )
         for gateway in self._gateways:
             gateway.router.reported(self.spec.key, report, tells=self.fleet.kv_delay_s >= 0.0)
         steps = engine.steps_at(now_s)
-        for job in engine.running():
+        for job in engine.batch.running:
             trip = job.trip
             if trip is not None and job.decoding:
                 trip.progressed(job.generated + steps - job.entry_step)
@@ -136,7 +136,7 @@ class SimReplica:
         elif event.kind == "join":
             self.join(now_s)
         elif event.kind == "clear":
-            self.engine.cache.clear()
+            self.engine.batch.cache.clear()
         else:
             self.engine.slow_down(event.slowness, now_s)
 
@@ -186,7 +186,7 @@ class _Telling(_OfEngine):
 
     def fire(self, now_s: float) -> None:
         if self._lives():
-            self._replica.tell_changes(self._engine.cache.take_changes())
+            self._replica.tell_changes(self._engine.batch.cache.take_changes())
 
 
 class _Report(_OfEngine):

@@ -8,7 +8,7 @@ from longboat.core.errors import UserInputError
 from longboat.core.scaling import ReplicaSpeed
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.search.forecast import Forecast
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.plan.fit_step_time import fit_step_time
 

@@ -8,18 +8,19 @@ __all__ = ("Histogram",)
 
 _RATIO = 1.005  # between the ends of a bin: a quantile is off by a quarter of a percent
 _LEAST = 1e-7  # values below it count as it
+_LOG_RATIO = math.log(_RATIO)
+_FIRST = math.floor(math.log(_LEAST) / _LOG_RATIO)  # number of the bin of the least value
 
 
 class Histogram:
     """Counts of positive values, for quantiles and the mean."""
 
-    __slots__ = ("_bins", "_log_ratio", "count", "total")
+    __slots__ = ("_bins", "count", "total")
 
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0  # sum of all values
-        self._bins: dict[int, int] = {}
-        self._log_ratio = math.log(_RATIO)
+        self._bins: list[int] = []  # from ``_FIRST`` on, up to the highest that has values
 
     @property
     def mean(self) -> float:
@@ -27,8 +28,10 @@ class Histogram:
 
     def add(self, value: float, count: int = 1) -> None:
         """Count a value ``count`` times."""
-        at = math.floor(math.log(max(value, _LEAST)) / self._log_ratio)
-        self._bins[at] = self._bins.get(at, 0) + count
+        at = math.floor(math.log(max(value, _LEAST)) / _LOG_RATIO) - _FIRST
+        if at >= len(self._bins):
+            self._bins.extend([0] * (at + 1 - len(self._bins)))
+        self._bins[at] += count
         self.count += count
         self.total += value * count
 
@@ -45,20 +48,25 @@ class Histogram:
     def quantile(self, part: float) -> float:
         """Return the value below which ``part`` of the values lie; 0 without values."""
         rank, seen = part * self.count, 0
-        for at in sorted(self._bins):
-            seen += self._bins[at]
-            if seen >= rank:
-                return math.exp((at + 0.5) * self._log_ratio)
+        for at, held in enumerate(self._bins):
+            seen += held
+            if held and seen >= rank:
+                return _middle(at)
         return 0.0
 
     def points(self, count: int) -> list[tuple[float, float]]:
         """Return up to about ``count`` points (value, part of the values up to it) of the cumulative distribution."""
         found: list[tuple[float, float]] = []
         seen, noted = 0, 0.0
-        for at in sorted(self._bins):
-            seen += self._bins[at]
+        for at, held in enumerate(self._bins):
+            seen += held
             part = seen / self.count
-            if part - noted >= 1.0 / count or seen == self.count:
-                found.append((math.exp((at + 0.5) * self._log_ratio), part))
+            if held and (part - noted >= 1.0 / count or seen == self.count):
+                found.append((_middle(at), part))
                 noted = part
         return found
+
+
+def _middle(at: int) -> float:
+    """Return the value in the middle of a bin."""
+    return math.exp((at + _FIRST + 0.5) * _LOG_RATIO)

@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from longboat.core.scaling import Decision, Objective
-from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 
 __all__ = ("Moment", "ScaledFleet", "ScaledResult")

@@ -9,6 +9,8 @@ from longboat.core.errors import Problem, UserInputError
 __all__ = ("MAX_TOKENS", "LineReader")
 
 MAX_TOKENS = 100_000_000
+_MAX_PAUSE_S = 7 * 86_400.0  # an idle fleet reports each second: a run through centuries does not end
+_MOST = 1e18
 
 
 class LineReader:
@@ -40,8 +42,8 @@ class LineReader:
     def seconds(self, row: Mapping[str, object], field: str, unit_s: float) -> float:
         """Return a field that is a time, in seconds since the trace began."""
         value = self.present(row, field)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e18:
-            raise self.error(f"{field} is {_shown(value)}, and must be a number")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _MOST:
+            raise self.error(f"{field} is {_shown(value)}, and must be a number below {_MOST:g}")
         return self.since_start(value * unit_s)
 
     def since_start(self, time_s: float) -> float:
@@ -51,6 +53,9 @@ class LineReader:
         if time_s < self._last_s:
             early_s = self._last_s - time_s
             raise self.error(f"the request is {early_s:g} s before the one above it: sort the file by time")
+        if time_s - self._last_s > _MAX_PAUSE_S:
+            pause_s = time_s - self._last_s
+            raise self.error(f"the request is {pause_s:g} s after the one above it, and at most {_MAX_PAUSE_S:g} works")
         self._last_s = time_s
         return time_s - self._first_s
 

@@ -1,0 +1,18 @@
+"""The settings of a simulated engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ("EngineLimits",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """The settings of an engine that bound its batches and its cache."""
+
+    kv_blocks: int  # blocks of its KV cache
+    block_tokens: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    prefix_caching: bool = True
