@@ -155,3 +155,13 @@ def test_container_is_stopped_while_its_fleet_comes_up(stubs: Callable[..., dict
         assert process.stdout.readline() == "node stop\n"
         assert process.wait(60) == 143
         (tmp_path / "never").open("w").close()  # ends the stub
+
+
+def test_token_that_cannot_be_read_is_said_with_its_remedy(
+    stubs: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    env = stubs(longboat="") | {"LONGBOAT_TOKEN_FILE": str(tmp_path / "cluster_token")}
+    words = ["sh", str(FOLDER / "serve.sh")]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"→ on the host: chown {os.getuid()} cluster_token" in done.stderr

@@ -1,1 +1,0 @@
-"""The chart, the images and the clouds."""
