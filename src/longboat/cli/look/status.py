@@ -81,7 +81,9 @@ def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
         print(json.dumps(document, indent=2))
         return
     console = make_console()
-    console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
+    num_nodes = len(session.nodes())
+    nodes = "1 node" if num_nodes == 1 else f"{num_nodes} nodes"
+    console.print(f"fleet [bold]{report.fleet}[/bold]  {nodes}", highlight=False)
     console.print(fleet_view(report, wanted_replicas(report)))
     for line in count_lines(report, all_of_them=why):
         console.print(line, style="dim", highlight=False, soft_wrap=True)
