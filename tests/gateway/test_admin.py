@@ -319,7 +319,8 @@ async def test_operator_starts_and_ends_models(tmp_path: Path) -> None:
         ("POST", "models", KEYS["a"][0], b"{}", (403, "not_allowed")),
         ("POST", "models", "", b"{}", (401, "admin_key_required")),
     ],
-)
+    ids=range(10),
+)  # names of tests hold no secrets, which differ in each process
 async def test_wrong_starts_and_ends_of_models_are_refused(
     method: str, path: str, key: str, body: bytes, told: tuple[int, str]
 ) -> None:
