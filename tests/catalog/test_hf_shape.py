@@ -226,3 +226,29 @@ def test_bytes_are_those_of_the_files(name: str) -> None:
     if path is None:
         pytest.skip(f"LONGBOAT_TEST_DATA has no config of {name}")
     assert read_real(path).file_bytes == pytest.approx(FILE_BYTES[name], rel=1e-3)
+
+
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32} | {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"num_attention_heads": 33}, "hidden_size 4096 is not a multiple of 33 heads"),
+        ({"num_key_value_heads": 64}, "32 attention heads are not a multiple of 64 key-value heads"),
+        ({"num_key_value_heads": 5}, "32 attention heads are not a multiple of 5 key-value heads"),
+    ],
+)
+def test_heads_that_cannot_be_so_are_said(wrong: dict[str, object], reason: str) -> None:
+    assert any(reason in doubt for doubt in shape_from_config(LLAMA | wrong, name="odd").estimate)
+    assert not shape_from_config(LLAMA, name="usual").estimate
+
+
+@pytest.mark.parametrize("value", ["4096", -4096, True, 4096.5])
+def test_a_width_that_is_no_number_is_refused_with_its_value(value: object) -> None:
+    with pytest.raises(UserInputError) as refused:
+        shape_from_config(LLAMA | {"hidden_size": value}, name="odd")
+    assert str(value) in refused.value.message
+    assert "hidden_size" in refused.value.message

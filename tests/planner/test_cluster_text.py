@@ -182,3 +182,15 @@ def test_a_running_node_whose_cards_nobody_named_is_refused() -> None:
     with pytest.raises(ClusterError, match="no label") as refused:
         cluster_of_nodes([Node(node_id="a", address="10.0.0.1", num_gpus=2)], LIBRARY)
     assert "longboat.accelerator" in refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["1000000xH100", "-1xH100", "-2x(8xH100)", "99999x(8xH100)"])
+def test_counts_out_of_bounds_are_refused_as_counts(text: str) -> None:
+    with pytest.raises(UserInputError) as refused:
+        parse_cluster(text, built_in_library())
+    assert "of them" in refused.value.message
+    assert "between 1 and" in str(refused.value.hint)
+
+
+def test_networks_of_400_gigabits_are_known() -> None:
+    assert parse_cluster("2x(8xH200), net=400GbE", built_in_library()).kinds[0].network.bandwidth_gb_s == 50.0

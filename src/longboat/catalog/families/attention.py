@@ -9,7 +9,15 @@ from longboat.catalog.formats.config_fields import Fields
 from longboat.catalog.shape.cache import Cache, CacheKind
 from longboat.catalog.shape.weight import Weight
 
-__all__ = ("Heads", "grouped_attention", "heads_of", "latent_attention", "with_indexer")
+__all__ = (
+    "HEAD_FIELDS",
+    "KV_HEAD_FIELDS",
+    "Heads",
+    "grouped_attention",
+    "heads_of",
+    "latent_attention",
+    "with_indexer",
+)
 
 KV_HEAD_FIELDS = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "num_attention_groups")
 HEAD_FIELDS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")

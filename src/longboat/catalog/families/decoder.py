@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from longboat.catalog.families.attention import grouped_attention, heads_of, latent_attention, with_indexer
+from longboat.catalog.families.attention import (
+    HEAD_FIELDS,
+    KV_HEAD_FIELDS,
+    grouped_attention,
+    heads_of,
+    latent_attention,
+    with_indexer,
+)
 from longboat.catalog.families.feed_forward import dense, experts
 from longboat.catalog.families.mixers import gated_delta, mamba
 from longboat.catalog.families.parts import FeedForward, Mixer, Stack, as_prediction_head, join
@@ -178,9 +185,23 @@ def _doubts(fields: Fields, kinds: tuple[str, ...]) -> tuple[str, ...]:
         doubts.append("linear attention without linear_num_key_heads is counted as full attention")
     if not is_sparse(fields, 0) and not fields.at(0, PER_LAYER).count(*WIDTHS):
         doubts.append("config.json names no width of the feed-forward network: counted as 4 times hidden_size")
+    doubts += _odd_heads(fields)
     if "full_attention" in kinds and not fields.words("layer_types") and set(kinds) == {"full_attention"}:
         doubts += _unused_window(fields)
     return tuple(doubts)
+
+
+def _odd_heads(fields: Fields) -> list[str]:
+    """Return why the numbers of heads cannot be as the config says."""
+    heads, kv_heads, hidden = fields.count(*HEAD_FIELDS), fields.count(*KV_HEAD_FIELDS), fields.count("hidden_size")
+    if not heads or fields.count("kv_lora_rank"):
+        return []
+    doubts = []
+    if hidden % heads and not fields.count("head_dim", "attention_head_dim", "kv_channels"):
+        doubts.append(f"hidden_size {hidden} is not a multiple of {heads} heads, and config.json has no head_dim")
+    if kv_heads and heads % kv_heads:
+        doubts.append(f"{heads} attention heads are not a multiple of {kv_heads} key-value heads")
+    return doubts
 
 
 def _unused_window(fields: Fields) -> list[str]:

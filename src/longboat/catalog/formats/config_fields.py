@@ -58,6 +58,11 @@ class Fields:
         """Return the number as ``count`` does. Raises UserInputError where there is none."""
         if found := self.count(*names):
             return found
+        if wrong := next((name for name in names if self.values.get(name) is not None), ""):
+            raise UserInputError(
+                f"config.json has {wrong}: {str(self.values[wrong])[:40]!r}, which is not a whole number above 0",
+                hint=f"write a number without quotes: {wrong}: 4096",
+            )
         raise UserInputError(
             f"config.json has no {' or '.join(names)}",
             hint="plan from the folder with the model's safetensors or GGUF files: their headers list the weights",

@@ -34,7 +34,7 @@ __all__ = (
 
 EXAMPLE = 'write machines as "4x(2xRTX4090), net=10GbE"'
 DEFAULT_NETWORK, DEFAULT_BUS, SOCKET_BUS = "1GbE", "PCIe 4 x16", "Shared memory"
-COUNTED = re.compile(r"(\d{1,4})\s*[x×*]\s*(.+)", re.DOTALL)
+COUNTED = re.compile(r"(-?\d{1,9})\s*[x×*]\s*(.+)", re.DOTALL)
 SPACED = re.compile(r"(\d{1,2})\s+([A-Za-z].+)", re.DOTALL)
 BEHIND = re.compile(r"(.*[A-Za-z].*?)\s*[x×*]\s*(\d{1,2})", re.DOTALL)
 SIZED = re.compile(r"(.+?)\s*(\d+(?:\.\d+)?)\s*(g|gb|gib|t|tb|tib)", re.IGNORECASE)

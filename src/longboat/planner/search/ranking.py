@@ -95,9 +95,22 @@ def forecast_order(forecast: Forecast) -> tuple[object, ...]:
 
     Names of cards and links come last, so that the order in which layouts were tried decides nothing.
     """
-    layout = forecast.layout
-    names = (forecast.title, layout.hop.name, layout.places[0].link.name, -forecast.tokens_per_s, layout.pools)
-    return (-speed_step(forecast.tokens_per_s), _effort(forecast), -forecast.fit.max_sequences, names)
+    return (-speed_step(forecast.tokens_per_s), _effort(forecast), -forecast.fit.max_sequences, _Names(forecast))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Names:
+    """The last part of a key: names are put together only where all before them is equal."""
+
+    forecast: Forecast
+
+    def __lt__(self, other: _Names) -> bool:
+        return self.names < other.names
+
+    @property
+    def names(self) -> tuple[object, ...]:
+        one, layout = self.forecast, self.forecast.layout
+        return one.title, layout.hop.name, layout.places[0].link.name, -one.tokens_per_s, layout.pools
 
 
 def speed_step(tokens_per_s: float) -> int:
