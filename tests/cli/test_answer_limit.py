@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from longboat.cli.look.answer_limit import process_age_s
 from longboat.cluster.host.record import ClusterRecord, save_record
 from longboat.cluster.node.door_client import door_path
 
@@ -50,11 +51,14 @@ def test_status_of_a_node_whose_daemon_hangs_says_what_the_machine_is(env: dict[
     assert done.returncode == 3
     error = json.loads(done.stdout)["error"]
     assert "this machine is the local cluster that longboat up started, but the fleet's state" in error["message"]
-    assert "longboat status --watch waits longer" in error["hint"]
+    assert "--timeout 60 waits longer" in error["hint"]
     assert error["message"] in done.stderr
 
 
-def test_age_of_a_process_counts_from_its_start() -> None:
-    words = "from longboat.cli.look.answer_limit import process_age_s; print(process_age_s())"
-    told = subprocess.run((sys.executable, "-c", words), capture_output=True, text=True, timeout=120, check=True)
-    assert 0.0 < float(told.stdout) < process_age_s()
+def test_limit_counts_from_the_command_and_not_from_what_ran_before_it_in_the_process(env: dict[str, str]) -> None:
+    """A shell replaces itself by its last command, which keeps the time at which the process began."""
+    words = f"sleep 3; exec {shlex.join((*COMMAND, 'status', '--timeout', '2'))}"
+    began_s = time.monotonic()
+    done = subprocess.run(("sh", "-c", words), env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3 and "did not come within 2 s" in done.stderr
+    assert time.monotonic() - began_s > 5.0

@@ -271,7 +271,10 @@ def test_command_starts_a_model_and_another_one_ends_it(at_hand: Running) -> Non
     said = CliRunner().invoke(app, [*GIVEN, "--no-wait"], catch_exceptions=False).stdout
     assert said.startswith("b: TP1 PP1; ") and "write into the fleet file: - {name: b, " in said
     assert "b is starting" in said and set(read_started(at_hand.values())) == {"b"}
-    assert CliRunner().invoke(app, ["stop", "b"], catch_exceptions=False).stdout == "b has ended\n"
+    assert (
+        CliRunner().invoke(app, ["stop", "b"], catch_exceptions=False).stdout
+        == "b is ending: its running requests have 20 s\n"
+    )
     assert running_fleet(at_hand.values()).names == ("a",)
 
 

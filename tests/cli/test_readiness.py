@@ -59,6 +59,24 @@ def test_model_that_another_command_started_may_fail_meanwhile() -> None:
     assert wait(FakeFleet(at)).splitlines() == ["a r1 loading", "a r1 ready"]
 
 
+STARTED = replace(GOAL, started="a")
+
+
+def test_started_model_is_waited_for_while_other_commands_change_the_fleet() -> None:
+    def at(now_s: float) -> FleetReport:
+        phase = Phase.LOADING if now_s < 5 else Phase.READY
+        found = report(replica(phase=phase), gateways=(gateway(),))
+        return replace(found, document="as another command wrote it", started={"a": {}})
+
+    assert wait(FakeFleet(at), STARTED).splitlines() == ["a r1 loading", "a r1 ready"]
+
+
+def test_started_model_that_another_command_ends_is_not_waited_for() -> None:
+    fleet = FakeFleet(lambda _: replace(report(gateways=(gateway(),)), document="without it"))
+    with pytest.raises(ClusterError, match="a was ended by another command"):
+        wait(fleet, STARTED)
+
+
 def test_phases_are_told_once_each_until_all_is_ready() -> None:
     def at(now_s: float) -> FleetReport:
         phase = Phase.LOADING if now_s < 5 else Phase.READY

@@ -50,7 +50,7 @@ def test_requests_that_run_end_before_the_model_does(up: FleetLab) -> None:
     for client in clients:
         client.start()
     wait_until("requests are answered", lambda: len(found) >= len(clients))
-    assert up.must("stop", "tiny") == "tiny has ended\n"
+    assert up.must("stop", "tiny") == "tiny is ending: its running requests have 20 s\n"
     for client in clients:
         client.join(240)
     assert {status for status, _ in found} == {200, 404}, found
@@ -77,5 +77,5 @@ def test_model_that_does_not_start_says_why_and_stays_until_it_is_stopped(up: Fl
     assert done.returncode not in (0, 2), (done.stdout, done.stderr)
     assert "broken does not start" in done.stderr and "longboat stop broken ends it" in done.stderr, done.stderr
     assert up.answers("a")
-    assert up.must("stop", "broken") == "broken has ended\n"
+    assert up.must("stop", "broken") == "broken is ending: its running requests have 20 s\n"
     wait_until("nothing of it is left", lambda: "broken" not in up.status()["wanted"])

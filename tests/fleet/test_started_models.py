@@ -180,7 +180,7 @@ def test_commands_start_and_stop_models(lab: FleetLab) -> None:
     assert "e: started by " in lab.must("status")
     again = lab.cli("start", *words)
     assert again.returncode == 2 and "has a model e already" in again.stderr
-    assert lab.must("stop", "e") == "e has ended\n"
+    assert lab.must("stop", "e") == "e is ending: its running requests have 20 s\n"
     wait_until("e is unknown", lambda: lab.ask("e")[0] == 404)
     gone = lab.cli("stop", "e")
     assert gone.returncode == 2 and "there is no model 'e'" in gone.stderr

@@ -403,7 +403,7 @@ async def test_model_of_the_catalog_is_started_and_ended(visit: Visit, tmp_path:
     state.model_orders = answering(tmp_path, {"value": {"ended": "mistral-small"}})
     page.on("dialog", lambda dialog: dialog.accept())
     await page.click("button[aria-label='End mistral-small']")
-    await page.wait_for_selector("text=mistral-small has left the fleet.")
+    await page.wait_for_selector("text=mistral-small leaves the fleet.")
     visit.assert_clean()
     state.model_orders = answering(tmp_path, {"status": 400, "error": "m: no node has room", "hint": "add one"})
     await page.goto(f"{visit.lab.url}/models?start=builtin:tiny")

@@ -128,6 +128,17 @@ async def test_request_before_the_table_waits_for_it(make_upstream: Any, connect
     await gateway.stopped.wait()
 
 
+async def test_stop_before_the_table_answers_those_who_wait(connect: Any) -> None:
+    gateway = Gateway(config())
+    await gateway.start()
+    asked = asyncio.create_task((await connect(gateway)).post({"model": "tiny"}, CHAT))
+    await asyncio.sleep(0.2)
+    gateway.stop(5.0)
+    response = await asked
+    assert (response.status, response.code) == (503, "gateway_stopping")
+    await gateway.stopped.wait()
+
+
 async def test_no_table_for_two_seconds_is_a_503(connect: Any) -> None:
     gateway = Gateway(config())
     await gateway.start()

@@ -140,12 +140,15 @@ def down() -> None:
 def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until interrupted.")] = False,
     why: Annotated[bool, typer.Option("--why", help="Show how the numbers of replicas were decided.")] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the fleet's state.")
+    ] = 8.0,
     as_json: Json = False,
 ) -> None:
     """Show which replicas and gateways run, where, and how they are."""
     from longboat.cli.look.status import run_status
 
-    run_status(watch=watch, why=why, as_json=as_json)
+    run_status(watch=watch, why=why, as_json=as_json, timeout_s=timeout_s)
 
 
 @app.command()

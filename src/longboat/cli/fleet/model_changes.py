@@ -77,6 +77,7 @@ def add_model(session: Session, entry: Mapping[str, Any], mark: StartedModel, co
         wanted={model.name: model.num_replicas},
         digests={model.name: digests[model.name]},
         outlives_failure=True,
+        started=model.name,
         remedy=f"longboat stop {model.name} ends it",
     )
     return AddedModel(model, plan, goal)
@@ -133,10 +134,13 @@ def fleet_without(fleet: Fleet, names: Collection[str]) -> Fleet:
     )
 
 
-def only_model(entry: Mapping[str, Any]) -> ModelSpec:
-    """Read a model's entry, as it stands in the fleet file. Raises UserInputError with its mistakes."""
+def only_model(entry: Mapping[str, Any], folder: str = "/") -> ModelSpec:
+    """Read a model's entry, as it stands in the fleet file. Raises UserInputError with its mistakes.
+
+    folder: where a path that is relative was meant, for the hint
+    """
     try:
-        fleet = fleet_from({"models": [dict(entry)]}, ORIGIN, folder="/")
+        fleet = fleet_from({"models": [dict(entry)]}, ORIGIN, folder=folder)
     except UserInputError as error:
         raise _about(error, "", 0) from None
     if not fleet.models:

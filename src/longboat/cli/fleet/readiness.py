@@ -38,6 +38,7 @@ class Goal:
     wanted: model → replicas; digests: model → what its replicas must have been started with to count as ready
     outlives_failure: whether the fleet, or what was there before, goes on running when this does not come true
     remedy: what to do when it does not
+    started: a model without the file that is waited for; other commands may change the rest of the fleet meanwhile
     """
 
     document: str
@@ -45,6 +46,11 @@ class Goal:
     digests: Mapping[str, str]
     outlives_failure: bool = False
     remedy: str = "fix the cause and run longboat up again"
+    started: str = ""
+
+    def is_of(self, report: FleetReport) -> bool:
+        """Return whether the controller has what is waited for."""
+        return bool(self.started) or report.document == self.document
 
 
 @dataclass(slots=True)
@@ -60,7 +66,13 @@ class Watch:
 
     def see(self, report: FleetReport, given_up: Mapping[str, str], now_s: float) -> LongboatError | None:
         """Return why waiting longer makes no sense; None while it does. given_up: model → why Serve stopped trying."""
-        return self._models(report, given_up) or self._gateways(report.gateways, now_s)
+        return self._ended(report) or self._models(report, given_up) or self._gateways(report.gateways, now_s)
+
+    def _ended(self, report: FleetReport) -> ClusterError | None:
+        model = self.goal.started
+        if not model or model in report.started:
+            return None
+        return ClusterError(f"{model} was ended by another command", hint="longboat status shows what runs")
 
     def _models(self, report: FleetReport, given_up: Mapping[str, str]) -> EngineError | None:
         for model, digest in self.goal.digests.items():
@@ -114,7 +126,7 @@ def wait_ready(
     with Live(console=console, refresh_per_second=5, transient=not console.is_terminal) as live:
         while True:
             report = fleet.try_report()
-            if report is not None and report.document == goal.document:
+            if report is not None and goal.is_of(report):
                 live.update(fleet_view(report, goal.wanted))
                 if not console.is_terminal:
                     _tell(report, told, console)

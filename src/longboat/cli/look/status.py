@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from longboat.cli.counts.show import count_lines, decision_table
-from longboat.cli.look.answer_limit import answer_limit
+from longboat.cli.look.answer_limit import LIMIT_S, answer_limit
 from longboat.cli.look.daily_limits import limit_table, limits_today
 from longboat.cli.look.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
 from longboat.cli.shared.cluster_at_hand import connect_quickly
@@ -31,13 +31,15 @@ __all__ = ("run_status", "wanted_replicas")
 WATCH_EVERY_S = 0.5
 
 
-def run_status(*, watch: bool, as_json: bool, why: bool = False) -> None:
+def run_status(*, watch: bool, as_json: bool, why: bool = False, timeout_s: float = LIMIT_S) -> None:
     """Print the fleet's state; watched as JSON, one document a line.
+
+    timeout_s: on a node, the most to wait for the fleet's state, unless it is watched
 
     Raises ClusterError when there is no cluster or no fleet.
     """
     if not watch:
-        with answer_limit() as answered, connect_quickly() as session:
+        with answer_limit(timeout_s) as answered, connect_quickly() as session:
             _show(session, as_json, answered, why=why)
         return
     with connect_quickly() as session:
@@ -72,20 +74,19 @@ def _report(session: Session | QuickSession) -> FleetReport:
 
 
 def _show(session: Session | QuickSession, as_json: bool, answered: Callable[[], None], *, why: bool) -> None:
-    """Ask everything, call ``answered``, and print it."""
+    """Ask for the fleet's state, call ``answered``, ask the gateways, and print it all."""
     from longboat.cli.shared.console import make_console
 
-    report = _report(session)
+    report, num_nodes = _report(session), len(session.nodes())
+    answered()
     shown = _shown(report)
     kept = keep_pairs(report, {name: model.engine for name, model in shown.models.items()})
     if as_json:
         document = _document(session, report) | _limits_document(session, report)
         document |= {"scaling": session.scaling_history()} if why else {}
-        answered()
         print(json.dumps(document, indent=2))
         return
-    limits, num_nodes = _external_limits(session, report), len(session.nodes())
-    answered()
+    limits = _external_limits(session, report)
     console = make_console()
     nodes = "1 node" if num_nodes == 1 else f"{num_nodes} nodes"
     console.print(f"fleet [bold]{report.fleet}[/bold]  {nodes}", highlight=False)
@@ -105,7 +106,7 @@ def _print(
     if report.partial:
         console.print("the controller has just started: replicas may be missing here", style="dim", highlight=False)
     for line in count_lines(report, all_of_them=why):
-        console.print(line, style="dim", highlight=False, soft_wrap=True)
+        console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
     for line in _started_lines(report):
         console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
     if why:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from longboat.cli.fleet.model_changes import end_started
+from longboat.cli.fleet.model_changes import end_started, only_model
 from longboat.cli.fleet.readiness import wait_ready
-from longboat.cli.model_orders.order import StartOrder, start_model, started_values
+from longboat.cli.model_orders.order import StartOrder, entry_of, start_model, started_values
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cli.shared.console import make_console
 from longboat.core.errors import UserInputError
@@ -27,6 +28,7 @@ def run_start(given: Mapping[str, object], *, wait: bool, timeout_s: float, as_j
     ready: it stays in the fleet then, with its error, until it is stopped.
     """
     order = _order(given)
+    only_model(entry_of(order), os.getcwd())  # mistakes are said without a cluster
     with connect() as session:
         added = start_model(session, order)
         found = started_values(added)
@@ -44,7 +46,7 @@ def run_stop(model: str, *, as_json: bool) -> None:
     """End a model that was started without the file. Raises UserInputError for any other one."""
     with connect() as session:
         end_started(session, model)
-    print(json.dumps({"ended": model}, indent=2) if as_json else f"{model} has ended")
+    print(json.dumps({"ended": model}, indent=2) if as_json else f"{model} is ending: its running requests have 20 s")
 
 
 def _order(given: Mapping[str, object]) -> StartOrder:

@@ -104,6 +104,8 @@ async def _admin(call: AdminCall, method: str, path: str) -> Refusal | AdminAnsw
         return not_allowed(call.caller, "the admin API", "viewer")
     name = path.removeprefix("/admin/v1/")
     if change := change_of(method, name):
+        if method != change.method:
+            return method_not_allowed(method, change.method)
         if not may_steer(call.caller.rank):
             return not_allowed(call.caller, change.what, "operator")
         return await change.carry_out(call, method)

@@ -30,6 +30,7 @@ __all__ = ("Gateway", "serve_until_stopped")
 _BACKLOG = 4096
 _CUT_S = 0.5
 _TABLE_WAIT_S = 2.0
+_LAST_ACCEPT_S = 0.05
 _SOCKET = (  # the listener's options, which Linux copies to every connection that it accepts
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -87,10 +88,13 @@ class Gateway:  # size: the calls of the control socket, and the life of the pro
         """Accept connections once there is a table, or after two seconds. Until then, the kernel queues them."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _TABLE_WAIT_S
-        while not self.state.table.known and loop.time() < end_s:  # noqa: ASYNC110 it is there within milliseconds
+        while not (self.state.table.known or self.state.stopping) and loop.time() < end_s:  # noqa: ASYNC110 it comes soon
             await asyncio.sleep(0.01)
-        if not self.state.stopping:
+        try:
             await server.start_serving()
+        except OSError as error:
+            loop.call_exception_handler({"message": "the gateway cannot accept connections", "exception": error})
+            self.stop()
 
     def _new_connection(self) -> asyncio.Protocol:
         # it has a protocol's methods, and is compiled without the base class
@@ -190,6 +194,9 @@ class Gateway:  # size: the calls of the control socket, and the life of the pro
 
     async def _stop(self, deadline_s: float) -> None:
         state = self.state
+        if self._opener is not None and not self._opener.done():  # clients that waited for the table get an answer
+            await self._opener
+            await asyncio.sleep(_LAST_ACCEPT_S)
         if self._server is not None:
             self._server.close()
         for connection in tuple(state.connections):

@@ -60,7 +60,7 @@ export function starting(part, wanted) {
   function ending(cell, model) {
     if (cell.firstChild) return;
     cell.append(h("button", { text: "End", "aria-label": `End ${model}`, onclick: () => {
-      if (confirm(`End ${model}? Its running requests end first, and it leaves the fleet.`)) change(`${model} is being ended …`, () => post(`end-model?model=${encodeURIComponent(model)}`), () => `${model} has left the fleet.`);
+      if (confirm(`End ${model}? It gets no new requests, and running ones have 20 s.`)) change(`${model} is being ended …`, () => post(`end-model?model=${encodeURIComponent(model)}`), () => `${model} leaves the fleet.`);
     } }));
   }
 
