@@ -217,14 +217,16 @@ def _jitter(alone: Sequence[Seen]) -> tuple[float, ...]:
 def _received_jitter(alone: Iterable[Sequence[Seen]], jitter_s: Sequence[float]) -> tuple[float, ...]:
     """Return by how much the times to the first tokens of equal requests differ, without what their steps do.
 
-    Each first token comes with a step, whose jitter the twin draws too: that part of the variance is taken off. The
-    middle request of each cell is left out, because it differs from the middle by nothing.
+    Each first token comes with a step, whose jitter the twin draws too: that part of the variance is taken off. Few
+    requests of a cell lie closer to their own mean than to that of all: their differences are widened for it.
     """
     found: list[float] = []
     for seen in alone:
-        times_s = sorted(one.ttft_s for one in seen)
-        middle = len(times_s) // 2
-        found.extend([time_s - times_s[middle] for at, time_s in enumerate(times_s) if at != middle])
+        times_s = [one.ttft_s for one in seen]
+        if (num := len(times_s)) < 2:
+            continue
+        mean_s, wider = statistics.fmean(times_s), (num / (num - 1)) ** 0.5
+        found.extend([wider * (time_s - mean_s) for time_s in times_s])
     if len(found) < 2:
         return ()
     rest = max(0.0, 1.0 - statistics.pvariance(jitter_s) / max(1e-12, statistics.pvariance(found)))

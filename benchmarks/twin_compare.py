@@ -86,9 +86,7 @@ def _each(pairs: Sequence[tuple[TraceRequest, Seen]], runs: Sequence[Result]) ->
     by_time = [dict(zip(run.arrived_s, run.ttft_s, strict=True)) for run in runs]
     found = []
     for request, one in pairs:
-        under_way = sum(
-            other.began_s < one.began_s < other.began_s + other.ttft_s + sum(other.gaps_s) for _, other in pairs
-        )
+        under_way = sum(other.began_s < one.began_s < _ended_s(other) for _, other in pairs)
         twin_s = statistics.median([times[request.at_s] for times in by_time if request.at_s in times])
         row = OneRequest(
             at_s=request.at_s,

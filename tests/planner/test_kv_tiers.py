@@ -36,14 +36,14 @@ def test_a_slow_disk_is_slower_than_computing() -> None:
     slow, quick = gain("disk 2TB 0.2GB/s"), gain("disk 2TB 7GB/s")
     assert not slow.is_worth_it
     assert quick.is_worth_it
-    assert 0.2e9 < slow.needed_bytes_per_s < 7e9
+    assert slow.needed_bytes_per_s is not None and 0.2e9 < slow.needed_bytes_per_s < 7e9
     assert not any(first <= slow.prompt_tokens <= last for first, last in slow.worth)
     assert any("is slower" in note for note in tier_notes(slow))
     assert any("saves" in note for note in tier_notes(quick))
 
 
 def test_a_disk_with_the_needed_speed_breaks_even() -> None:
-    needed = gain("disk 2TB").needed_bytes_per_s
+    needed = gain("disk 2TB").needed_bytes_per_s or 0.0
     even = gain(f"disk 2TB {needed / 1e9:.6f}GB/s")
     assert even.load_s == pytest.approx(even.compute_s, rel=0.01)
 
@@ -51,6 +51,26 @@ def test_a_disk_with_the_needed_speed_breaks_even() -> None:
 def test_memory_that_is_the_machines_own_has_no_ram_behind_it() -> None:
     with pytest.raises(UserInputError, match="no memory apart"):
         gain("ram 256GiB", "M3 Ultra")
+
+
+@pytest.mark.parametrize("tier", ["ram 256GiB", "disk 2TB"])
+def test_a_plan_of_a_part_of_the_machines_reads_its_own_nodes(tier: str) -> None:
+    alone, beside = (gain(tier, on) for on in ("2x(8xL4), net=10GbE", "2x(8xL4) + 1x(M3 Ultra), net=10GbE"))
+    assert beside == alone
+
+
+def test_where_computing_takes_less_than_looking_up_no_speed_is_named() -> None:
+    found = gain("disk 2TB", model="Qwen3-0.6B", prompt_tokens=100)
+    assert found.needed_bytes_per_s is None
+    assert any("at any speed" in note for note in tier_notes(found))
+    assert found.longest <= 40_960
+
+
+def test_an_engine_without_tiers_is_refused() -> None:
+    planner = planner_for(PlanRequest(on="2xRTX4090", engine="llama.cpp", offline=True))
+    found = planner.plan(planner.read("Qwen3-8B"))
+    with pytest.raises(UserInputError, match=r"llama\.cpp loads no caches"):
+        tier_gain(parse_tier("ram 256GiB"), found.plans[0].groups[0], pools_of(found.cluster), planner.calibration)
 
 
 @pytest.mark.parametrize("text", ["", "ram", "ram 0GiB", "tape 2TB", "disk 2TB 0GB/s", "ram 256", "disk 2TB 7"])

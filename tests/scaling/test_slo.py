@@ -105,6 +105,13 @@ def test_last_replica_leaves_after_idle_time_and_the_first_request_starts_one() 
     assert decision.replicas == 1
 
 
+def test_no_decision_is_below_what_is_needed_now() -> None:
+    result = played(lambda t: 16.8 if t < 600.0 else 15.0, 1800.0, initial=20)
+    fallen = [one for one in result.decisions if one.replicas < one.before]
+    assert fallen
+    assert all(one.replicas >= one.terms["needed"] for one in fallen if "needed" in one.terms)
+
+
 def test_decision_names_the_rate_the_forecast_and_the_need() -> None:
     result = played(lambda t: 12.0, 400.0)
     grown = next(one for one in result.decisions if one.replicas > one.before)

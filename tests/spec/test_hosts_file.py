@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from longboat.core.errors import UserInputError
+from longboat.spec.files.cluster_file import load_cluster_file
 from longboat.spec.files.hosts_edit import with_host, without_host
 from longboat.spec.files.hosts_file import load_hosts_file
 
@@ -80,6 +83,13 @@ def test_names_are_hosts_and_the_first_is_the_head() -> None:
 )
 def test_mistakes_are_told_with_their_paths(text: str, expected: list[str]) -> None:
     assert problems(text) == expected
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a\n", "3\n"])
+@pytest.mark.parametrize("load", [load_hosts_file, load_cluster_file])
+def test_file_that_is_no_mapping_is_refused(text: str, load: Callable[[str, str], object]) -> None:
+    with pytest.raises(UserInputError, match="is not a mapping"):
+        load(text, "file.yaml")
 
 
 def test_folders_beside_each_other_are_taken() -> None:

@@ -76,7 +76,7 @@ class SloRule:
         measured, room = max(self._forecaster.level, self._forecaster.surge), self._room.factor
         needed = self._time.needed(max(room * forecast.upper, max(room, _OVER_MEASURED) * measured) + behind)
         foreseen = max(forecast.upper, measured)
-        staying = needed if needed >= current else self._time.needed(max(1.0, room) * foreseen + behind)
+        staying = needed if needed >= current else max(needed, self._time.needed(max(1.0, room) * foreseen + behind))
         held = self._held(now_s, staying, current)
         terms = {
             "rate": self._forecaster.level,

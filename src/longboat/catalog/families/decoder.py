@@ -46,12 +46,13 @@ WIDTHS = (
     *("dense_intermediate_size", "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"),
     "ff_intermediate_size",
 )
+HIDDEN = ("hidden_size", "n_embd", "d_model")
 SPARSE_NAMES = {"mixtral": "block_sparse_moe", "minimax_m2": "block_sparse_moe", "minimax_m3": "block_sparse_moe"}
 
 
 def read_decoder(fields: Fields) -> Stack:
     """Read all layers, each from the fields that concern it."""
-    hidden = fields.need("hidden_size", "n_embd", "d_model")
+    hidden = fields.need(*HIDDEN)
     kinds = layer_kinds(fields)
     layers = []
     for index, kind in enumerate(kinds):
@@ -193,7 +194,7 @@ def _doubts(fields: Fields, kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 def _odd_heads(fields: Fields) -> list[str]:
     """Return why the numbers of heads cannot be as the config says."""
-    heads, kv_heads, hidden = fields.count(*HEAD_FIELDS), fields.count(*KV_HEAD_FIELDS), fields.count("hidden_size")
+    heads, kv_heads, hidden = fields.count(*HEAD_FIELDS), fields.count(*KV_HEAD_FIELDS), fields.count(*HIDDEN)
     if not heads or fields.count("kv_lora_rank"):
         return []
     doubts = []

@@ -59,9 +59,11 @@ class Fields:
         if found := self.count(*names):
             return found
         if wrong := next((name for name in names if self.values.get(name) is not None), ""):
+            value = self.values[wrong]
+            number = int(value) if isinstance(value, str) and value.strip().isdecimal() else 0
             raise UserInputError(
-                f"config.json has {wrong}: {str(self.values[wrong])[:40]!r}, which is not a whole number above 0",
-                hint=f"write a number without quotes: {wrong}: 4096",
+                f"config.json has {wrong}: {repr(value)[:40]}, which is not a whole number above 0",
+                hint=f'write it without quotes: "{wrong}": {number}' if number else "write a whole number above 0",
             )
         raise UserInputError(
             f"config.json has no {' or '.join(names)}",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from longboat.planner.machines.cluster import Cluster
-from longboat.planner.machines.pools import pools_of
+from longboat.planner.machines.pools import pool_with, pools_of
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.machine import Fabric
 from longboat.planner.search.forecast import Forecast, Forecaster
@@ -85,7 +85,8 @@ class _Maker:
         self.traffic = group.demand.traffic(1.0)
         self.prefill_s = self.forecaster.at(group, 1.0, 1).prediction.prefill_s.value
         self.sent_bytes = _cache_bytes(group, self.traffic.mean_prompt_tokens)
-        self.pool = pools_of(cluster)[group.layout.pools[0]]
+        first = group.layout.places[0]
+        self.pool = pool_with(first.card, first.machine, pools_of(cluster))
         self.per_node = max(1, self.pool.cards_per_node // group.layout.num_ranks)  # replicas
         self._steps: dict[int, tuple[float, bool]] = {}
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from longboat.core.errors import UserInputError
-from longboat.planner.machines.pools import Pool
+from longboat.planner.machines.pools import Pool, pool_with
 from longboat.planner.predict.constants import Calibration
+from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.serving import predict
 from longboat.planner.search.forecast import Forecast
@@ -49,9 +50,11 @@ class TierGain:
     prompt_tokens: int  # of the mean prompt
     load_s: float  # seconds to load its cache
     compute_s: float  # seconds to compute it
-    needed_bytes_per_s: float  # that a node must read for loading to take as long as computing
-    # Ranges of prompt tokens for which loading is quicker, both ends among the lengths from 128 to 131,072.
+    # That a node must read for loading to take as long as computing; None: computing is quicker at any speed.
+    needed_bytes_per_s: float | None
+    # Ranges of prompt tokens for which loading is quicker, both ends among the lengths from 128 to ``longest``.
     worth: tuple[tuple[int, int], ...]
+    longest: int  # at most 131,072, and what the model reads
 
     @property
     def is_worth_it(self) -> bool:
@@ -71,19 +74,32 @@ def parse_tier(text: str) -> Tier:
 
 
 def tier_gain(tier: Tier, group: Forecast, pools: Sequence[Pool], calibration: Calibration) -> TierGain:
-    """Return what a tier brings to replicas. Raises UserInputError where accelerators have no memory of their own."""
-    used = [pools[number] for number in group.layout.pools]
+    """Return what a tier brings to replicas.
+
+    Raises UserInputError where accelerators have no memory of their own, or the engine has no tiers.
+    """
+    places = {(place.card, place.machine) for place in group.layout.places}
+    used = [pool_with(*place, pools) for place in places]
     if tier.kind == "ram" and (shared := next((pool for pool in used if not pool.entry.pcie), None)) is not None:
         raise UserInputError(
             f"{shared.entry.name} has no memory apart from its machine's: RAM behind the cache adds nothing",
             hint='leave it out, or write --kv-tier "disk 2TB 7GB/s"',
         )
+    if not engine_traits(group.engine).kv_tiers:
+        raise UserInputError(
+            f"{group.engine} loads no caches back from RAM or a disk",
+            hint="leave --kv-tier out, or plan with --engine vllm or sglang",
+        )
     prompt = round(group.demand.traffic(1.0).mean_prompt_tokens)
-    times = {tokens: _seconds(tier, group, used, tokens, calibration) for tokens in (prompt, *LENGTHS)}
+    longest = group.shape.max_context_tokens or LONGEST
+    lengths = [tokens for tokens in LENGTHS if tokens <= longest]
+    times = {tokens: _seconds(tier, group, used, tokens, calibration) for tokens in (prompt, *lengths)}
     load_s, compute_s = times[prompt]
     of_node = _token_bytes(group) * prompt / max(1, _nodes(group, used))
-    quicker = [tokens for tokens in LENGTHS if times[tokens][0] < times[tokens][1]]
-    kept = tier.num_bytes * sum(pool.num_nodes for pool in used) / _token_bytes(group)
+    quicker = [tokens for tokens in lengths if times[tokens][0] < times[tokens][1]]
+    num_nodes = min(sum(pool.num_nodes for pool in used), group.layout.replicas * _nodes(group, used))
+    kept = tier.num_bytes * num_nodes / _token_bytes(group)
+    spare_s = compute_s - BEGIN_S[tier.kind]
     return TierGain(
         tier=tier,
         tokens=int(kept),
@@ -91,8 +107,9 @@ def tier_gain(tier: Tier, group: Forecast, pools: Sequence[Pool], calibration: C
         prompt_tokens=prompt,
         load_s=load_s,
         compute_s=compute_s,
-        needed_bytes_per_s=of_node / max(1e-9, compute_s - BEGIN_S[tier.kind]),
+        needed_bytes_per_s=of_node / spare_s if spare_s > 0.0 else None,
         worth=tuple(_ranges(quicker)),
+        longest=lengths[-1] if lengths else 0,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -10,7 +11,7 @@ from longboat.planner.machines.cluster import Cards, Cluster, NodeKind
 from longboat.planner.memory.split_shape import Card, card_of
 from longboat.planner.predict.machine import Fabric, Machine, fabric_of, machine_of
 
-__all__ = ("Pool", "pools_of", "system_notes")
+__all__ = ("Pool", "pool_with", "pools_of", "system_notes")
 
 GIB = 1024**3
 PLATFORMS = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu", "apple": "metal", "cpu": "cpu", "other": "other"}
@@ -69,6 +70,11 @@ class Pool:
     def bandwidth_bytes_per_s(self) -> float:
         """Return the bandwidth of all memories together: a first measure of what the pool is good for."""
         return self.num_cards * self.machine.bandwidth_bytes_per_s
+
+
+def pool_with(card: Card, machine: Machine, pools: Iterable[Pool]) -> Pool:
+    """Return the pool of such accelerators. Numbers of pools do not tell: a plan may be of a part of the machines."""
+    return next(pool for pool in pools if (pool.card, pool.machine) == (card, machine))
 
 
 def pools_of(cluster: Cluster) -> tuple[Pool, ...]:

@@ -38,10 +38,6 @@ class StageCaches:
         """Return bytes of each further token of a long sequence."""
         return sum(count * cache.bytes_per_token(self.kv_bytes) / parts for cache, count, parts in self.kinds)
 
-    def fixed_bytes(self) -> float:
-        """Return bytes of a long sequence that do not grow with it."""
-        return sum(count * cache.fixed_bytes(self.kv_bytes) / parts for cache, count, parts in self.kinds)
-
     def num_blocks(self, room_bytes: int, block_tokens: int) -> int | None:
         """Return blocks of ``block_tokens`` that vLLM makes of ``room_bytes`` where all layers cache alike, else None.
 

@@ -28,6 +28,7 @@ class EngineTraits:
     overlaps_stages: bool = True
     tensor_parallel: bool = True  # whether it splits each layer; else layers only
     mixes_platforms: bool = False  # whether one replica may be on accelerators of several makers
+    kv_tiers: bool = True  # whether it loads caches back from RAM or a disk (vLLM with LMCache, SGLang's HiCache)
     poll_steps: float = 1.0  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
 
 
@@ -45,10 +46,13 @@ ENGINES = {
         returns_logits=True,
         overlaps_stages=False,
         tensor_parallel=False,
+        kv_tiers=False,
         mixes_platforms=True,
     ),
-    "mlx": EngineTraits(name="mlx", chunk_tokens=2048, hop_s=2e-4, hop_bytes=2.0),
-    "transformers": EngineTraits(name="transformers", policy="prefill_first", hop_s=2e-4, hop_bytes=2.0),
+    "mlx": EngineTraits(name="mlx", chunk_tokens=2048, hop_s=2e-4, hop_bytes=2.0, kv_tiers=False),
+    "transformers": EngineTraits(
+        name="transformers", policy="prefill_first", hop_s=2e-4, hop_bytes=2.0, kv_tiers=False
+    ),
 }
 SYNONYMS = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp"}
 

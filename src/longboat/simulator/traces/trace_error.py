@@ -9,7 +9,8 @@ from longboat.core.errors import Problem, UserInputError
 __all__ = ("MAX_TOKENS", "LineReader")
 
 MAX_TOKENS = 100_000_000
-_MAX_PAUSE_S = 7 * 86_400.0  # an idle fleet reports each second: a run through centuries does not end
+_DAY_S = 86_400.0
+_MAX_PAUSE_S, _MAX_TRACE_S = 7 * _DAY_S, 92 * _DAY_S  # a fleet reports each second: a run through years does not end
 _MOST = 1e18
 
 
@@ -56,6 +57,11 @@ class LineReader:
         if time_s - self._last_s > _MAX_PAUSE_S:
             pause_s = time_s - self._last_s
             raise self.error(f"the request is {pause_s:g} s after the one above it, and at most {_MAX_PAUSE_S:g} works")
+        if time_s - self._first_s > _MAX_TRACE_S:
+            days = (time_s - self._first_s) / _DAY_S
+            raise self.error(
+                f"the request is {days:.0f} days after the first, and at most {_MAX_TRACE_S / _DAY_S:g} work"
+            )
         self._last_s = time_s
         return time_s - self._first_s
 

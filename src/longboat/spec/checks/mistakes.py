@@ -119,7 +119,7 @@ def _wrong_type(kind: str, value: object, path: Path, where: str) -> Problem:
         hint = "write models: [builtin:tiny], or a list of mappings that start with '- source: ...'"
     elif value is None:
         hint = f"{hint}, or leave the field out"
-    elif path[-1] in ("split", "replicas", "tensor", "pipeline") and isinstance(value, str):
+    elif path and path[-1] in ("split", "replicas", "tensor", "pipeline") and isinstance(value, str):
         hint = "write split: {tensor: 2}, or auto" if path[-1] == "split" else "write a number, or auto"
     return Problem(where=where, what=f"{shown(value)} is not {expected}", hint=hint)
 

@@ -10,7 +10,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.planning import Planner
 from longboat.core.errors import UserInputError
 from longboat.planner.compare.disaggregated import Apart, apart
-from longboat.planner.compare.kv_tiers import LONGEST, SHORTEST, TierGain, parse_tier, tier_gain
+from longboat.planner.compare.kv_tiers import SHORTEST, TierGain, parse_tier, tier_gain
 from longboat.planner.compare.speculation import Speculated, parse_speculation, speculated
 from longboat.planner.machines.pools import pools_of
 from longboat.planner.memory.draft import mtp_draft
@@ -129,7 +129,9 @@ def tier_notes(gain: TierGain) -> Iterator[str]:
         f"{gain.tier.kind} behind the cache keeps {gain.tokens} tokens ({gain.tokens // gain.prompt_tokens} prompts of "
         f"{gain.prompt_tokens}) that the cache dropped; the replicas' own caches keep {gain.cache_tokens}"
     )
-    needed = f"loading takes as long as computing at {gain.needed_bytes_per_s / 1e9:.2g} GB/s a node"
+    needed = "computing is quicker at any speed of the tier"
+    if gain.needed_bytes_per_s is not None:
+        needed = f"loading takes as long as computing at {gain.needed_bytes_per_s / 1e9:.2g} GB/s a node"
     verdict = f"saves {(1 - gain.load_s / gain.compute_s):.0%}" if gain.is_worth_it else "is slower"
     yield (
         f"a prompt of {gain.prompt_tokens} tokens that is found there is loaded in {gain.load_s * 1e3:.1f} ms and "
@@ -138,12 +140,12 @@ def tier_notes(gain: TierGain) -> Iterator[str]:
 
 
 def _lengths(gain: TierGain) -> str:
-    return " and ".join(map(_range, gain.worth)) or "for no length"
+    return " and ".join(_range(lengths, gain.longest) for lengths in gain.worth) or "for no length"
 
 
-def _range(lengths: tuple[int, int]) -> str:
+def _range(lengths: tuple[int, int], longest: int) -> str:
     first, last = lengths
-    if last < LONGEST:
+    if last < longest:
         return f"for up to {last} tokens" if first <= SHORTEST else f"for {first} to {last} tokens"
     return f"from {first} tokens on" if first > SHORTEST else "for every length"
 
