@@ -108,7 +108,7 @@ async def _admin(call: AdminCall, method: str, path: str) -> Refusal | AdminAnsw
             return method_not_allowed(method, change.method)
         if not may_steer(call.caller.rank):
             return not_allowed(call.caller, change.what, "operator")
-        return await change.carry_out(call, method)
+        return await change.carry_out(call)
     if name not in _READ and not _REQUEST_PATH.fullmatch(name):
         return unknown_path(path)
     if method not in ("GET", "HEAD"):

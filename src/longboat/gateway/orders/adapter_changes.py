@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from longboat.gateway.http.responses import Refusal
-from longboat.gateway.orders.fleet_orders import order_fleet
+from longboat.gateway.orders.fleet_orders import order_fleet, read_body
 
 __all__ = ("MAX_WAIT_S", "add_adapter", "remove_adapter")
 
@@ -32,11 +32,10 @@ class _Wanted(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def add_adapter(daemon: str | None, body: bytes, wait_s: int) -> dict[str, Any] | Refusal:
     """Add an adapter, or change its contents; return the document of the response."""
-    try:
-        wanted = msgspec.json.decode(body, type=_Wanted)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        known = 'Send {"model": NAME, "source": FOLDER}, and "name" and "tenants" where they are needed.'
-        return Refusal(status=400, message=f"The body cannot be used: {error}. {known}", code="bad_adapter")
+    send = 'Send {"model": NAME, "source": FOLDER}, and "name" and "tenants" where they are needed.'
+    wanted = read_body(body, _Wanted, bad="bad_adapter", send=send)
+    if isinstance(wanted, Refusal):
+        return wanted
     return await _order(daemon, {"add": msgspec.to_builtins(wanted), "timeout_s": wait_s})
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from longboat.gateway.http.responses import Refusal
-from longboat.gateway.orders.fleet_orders import order_fleet
+from longboat.gateway.orders.fleet_orders import order_fleet, read_body
 
 __all__ = ("VERBS", "change_count")
 
@@ -31,12 +30,11 @@ async def change_count(daemon: str | None, model: str, verb: str, body: bytes, b
     """
     replicas: int | None = None
     if verb == "scale":
-        try:
-            wanted = msgspec.json.decode(body, type=_Wanted).replicas
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            message = f'The body cannot be used: {error}. Send {{"replicas": N}}, or "auto": the fleet file decides.'
-            return Refusal(status=400, message=message, code="bad_count")
-        replicas = wanted if isinstance(wanted, int) else None
+        send = 'Send {"replicas": N}, or "auto": the fleet file decides.'
+        wanted = read_body(body, _Wanted, bad="bad_count", send=send)
+        if isinstance(wanted, Refusal):
+            return wanted
+        replicas = wanted.replicas if isinstance(wanted.replicas, int) else None
     order = {"model": model, "verb": verb, "replicas": replicas, "by": by}
     return await order_fleet(
         daemon, {"count": order, "timeout_s": _TIMEOUT_S}, bad="bad_count", alone=_ALONE, shown_by="longboat status"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Protocol
 
-import msgspec
 from msgspec import Meta, Struct
 
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.policy_view import LivePolicy
-from longboat.gateway.orders.fleet_orders import order_fleet
+from longboat.gateway.orders.fleet_orders import order_fleet, read_body
 
 __all__ = ("kill_engine",)
 
@@ -42,11 +41,9 @@ async def kill_engine(state: _Live, body: bytes) -> dict[str, Any] | Refusal:
     if not state.live.policy.demo:
         message = "Engines are killed only in a fleet for showing: gateway.demo in the fleet file."
         return Refusal(status=403, message=message, code="no_demo")
-    try:
-        wanted = msgspec.json.decode(body, type=_Wanted)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f'The body cannot be used: {error}. Send {{"replica": ID}}.'
-        return Refusal(status=400, message=message, code="bad_kill")
+    wanted = read_body(body, _Wanted, bad="bad_kill", send='Send {"replica": ID}.')
+    if isinstance(wanted, Refusal):
+        return wanted
     order = {"kill": wanted.replica, "timeout_s": _TIMEOUT_S}
     return await order_fleet(
         state.config.daemon_socket, order, bad="bad_kill", alone=_ALONE, shown_by="longboat status"

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from longboat.gateway.http.responses import Refusal
 
-__all__ = ("ask_daemon", "order_fleet")
+__all__ = ("ask_daemon", "order_fleet", "read_body")
+
+T = TypeVar("T")
 
 _GRACE_S = 60.0
 """Time beyond the caller's own in which the change is checked and passed on."""
 _MAX_REPLY_BYTES = 1 << 20
 _MAX_WHOLE_BYTES = 16 << 20
+
+
+def read_body(body: bytes, wanted: type[T], *, bad: str, send: str) -> T | Refusal:
+    """Read the body of an order. bad: the error code where it cannot be read; send: what works, as an imperative"""
+    try:
+        return msgspec.json.decode(body, type=wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Refusal(status=400, message=f"The body cannot be used: {error}. {send}", code=bad)
 
 
 async def order_fleet(

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import new_key
-from longboat.gateway.orders.fleet_orders import order_fleet
+from longboat.gateway.orders.fleet_orders import order_fleet, read_body
 
 __all__ = ("make_key", "revoke_key")
 
@@ -35,11 +35,10 @@ class _Gone(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def make_key(daemon: str | None, body: bytes, now_s: float) -> dict[str, Any] | Refusal:
     """Make a key; return it with its id once the fleet has its digest. now_s: Unix seconds"""
-    try:
-        wanted = msgspec.json.decode(body, type=_Wanted)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        known = 'Send {"tenant": NAME}, and "note" and "expires_days" where they are needed.'
-        return Refusal(status=400, message=f"The body cannot be used: {error}. {known}", code="bad_key")
+    send = 'Send {"tenant": NAME}, and "note" and "expires_days" where they are needed.'
+    wanted = read_body(body, _Wanted, bad="bad_key", send=send)
+    if isinstance(wanted, Refusal):
+        return wanted
     expires_s = None if wanted.expires_days is None else now_s + wanted.expires_days * _DAY_S
     note = " ".join(wanted.note.split())
     key, record = new_key(wanted.tenant, now_s=now_s, expires_s=expires_s, note=note)
@@ -49,11 +48,9 @@ async def make_key(daemon: str | None, body: bytes, now_s: float) -> dict[str, A
 
 async def revoke_key(daemon: str | None, body: bytes) -> dict[str, Any] | Refusal:
     """Revoke a key by its id; return how many gateways refuse it already."""
-    try:
-        wanted = msgspec.json.decode(body, type=_Gone)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f'The body cannot be used: {error}. Send {{"id": ID}}.'
-        return Refusal(status=400, message=message, code="bad_key")
+    wanted = read_body(body, _Gone, bad="bad_key", send='Send {"id": ID}.')
+    if isinstance(wanted, Refusal):
+        return wanted
     found = await _order(daemon, {"remove_key": wanted.id})
     return found if isinstance(found, Refusal) else {**found["key"]}
 
