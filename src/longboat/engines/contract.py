@@ -1,8 +1,7 @@
 """The contract of every engine adapter: it turns a gang's plan into commands of its ranks and reads what they report.
 
 The contract fits gangs whose ranks all run the same program (vLLM, SGLang), gangs whose workers have no API
-(llama.cpp RPC: ``rpc-server`` on the workers, ``llama-server`` on the head), single processes (TGI), and an address
-behind which Longboat starts nothing (``starts_processes`` is false).
+(llama.cpp RPC: ``rpc-server`` on the workers, ``llama-server`` on the head), and single processes (TGI).
 """
 
 from __future__ import annotations
@@ -207,7 +206,6 @@ class EngineAdapter(ABC):
     memory_ratio: ClassVar[float] = 1.0  # share of an accelerator's memory that it takes by default
     shares_cards: ClassVar[bool] = True  # it can be kept to a part of a GPU
     memory_flag: ClassVar[str] = ""  # argument that sets this share; empty: it takes what it needs
-    starts_processes: ClassVar[bool] = True
     # rank 0's command needs nothing of the other nodes, so it starts before they are placed; its plan then holds rank 0
     # only
     head_starts_alone: ClassVar[bool] = True

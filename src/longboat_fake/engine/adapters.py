@@ -13,7 +13,6 @@ class FakeAdapters:
 
     def __init__(self, num_held: int = 0) -> None:
         self.num_held = num_held  # 0: the engine knows no adapters
-        self.num_loads = 0
         self._known: dict[str, str] = {}
         self._held: dict[str, None] = {}  # the last used one last
 
@@ -32,7 +31,6 @@ class FakeAdapters:
         """Hold this adapter, in place of the one that was not used for longest. Return whether it is known."""
         if key not in self._known:
             return False
-        self.num_loads += key not in self._held
         self._held.pop(key, None)
         self._held[key] = None
         while len(self._held) > self.num_held:

@@ -27,7 +27,6 @@ FILES: Final = "files"
 HASH_BYTES: Final = 32
 MISSING: Final = bytes(HASH_BYTES)
 HASH_THREADS = min(8, os.cpu_count() or 1)
-READ_BYTES = 4 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

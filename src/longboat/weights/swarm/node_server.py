@@ -50,7 +50,6 @@ class NodeServer:
         self.store = store
         self.token = token
         self.tracker = tracker
-        self.given_bytes = 0  # that other nodes took from this one
         self._turns = threading.Lock()
         self._folders: OrderedDict[str, PieceFolder] = OrderedDict()
         self._opening = threading.Lock()
@@ -189,7 +188,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin(200, piece.length, {})
             self.wfile.flush()
             sent = self.connection.sendfile(file, piece.offset, piece.length)
-            self.server.node.given_bytes += sent
             self.close_connection = self.close_connection or sent < piece.length
 
     def _is_proven(self, body: bytes) -> bool:
