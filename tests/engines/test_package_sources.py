@@ -41,10 +41,15 @@ def test_every_source_reaches_uv() -> None:
         index_url="file:///main", extra_index_urls=("file:///more",), find_links=("/wheels",), no_index=True
     )
     words = sources.uv_arguments()
-    for pair in (("--default-index", "file:///main"), ("--index", "file:///more"), ("--find-links", "/wheels")):
-        assert words[words.index(pair[0]) + 1] == pair[1]
-    assert "--no-index" in words
+    assert words[words.index("--find-links") + 1] == "/wheels" and "--no-index" in words
     assert words[words.index("--index-strategy") + 1] == "unsafe-best-match"
+    variables = sources.uv_variables({})
+    assert (variables["UV_DEFAULT_INDEX"], variables["UV_INDEX"]) == ("file:///main", "file:///more")
+
+
+def test_password_of_an_index_is_in_no_argument() -> None:
+    sources = PackageSources(index_url="https://a:secret@x/simple", extra_index_urls=("https://a:secret@y/simple",))
+    assert "secret" not in " ".join(sources.uv_arguments())
 
 
 def test_certificate_of_pip_is_trusted_unless_the_environment_names_one() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from host_facts import ENGINE, TEXT, WANTED, after, bare, hosts_file, two
 
+from longboat.core.errors import UserInputError
 from longboat.hosts.plan.facts import Disk, Manifest, facts_from
 from longboat.hosts.plan.problems import cluster_problems
 from longboat.hosts.plan.wanted import Wanted
-from longboat.hosts.remote.source import Source
+from longboat.hosts.remote.source import Source, read_source
+from longboat.spec.files.hosts_file import load_hosts_file
 
 USER = TEXT.replace("sudo: true", "")
 
@@ -125,13 +128,25 @@ def test_gpus_that_the_driver_does_not_show_are_told() -> None:
 def test_probe_of_a_host_is_read() -> None:
     text = (
         "user=a\nuid=1\nhome=/h\nmachine=x86_64\nlibc=2.36\ntime=100\npython=3.11\npython=\ndisk_software=1024 /\n"
-        "disk_data=\nlisten=0100007F:1F90\nlisten=00000000000000000000000000000000:0016\ncard=eth0 10.0.0.1/24\n"
+        "disk_data=\nlisten=0100007F:1F90\nlisten=00000000000000000000000000000000:0016\n"
+        "listen=00000000000000000000000001000000:18EB\nlisten=0000000000000000FFFF00000100000A:18EC\n"
+        "card=eth0 10.0.0.1/24\n"
         'sudo=no\nsystemd=252\ncards=0\nmanifest={"format": 1, "release": "r", "engines": ["vllm"]}\nrelease=r\n'
         'active=active\nenabled=enabled\nnode={"phase": "up", "role": "head"}\nunit=u\ndone=yes\n'
     )
-    facts = facts_from(text, now_s=90.0)
-    assert facts.listening == {("127.0.0.1", 8080), ("0.0.0.0", 22)}
+    facts = facts_from(text, began_s=80.0, ended_s=90.0)
+    assert facts.listening == {("127.0.0.1", 8080), ("0.0.0.0", 22), ("::1", 6379), ("10.0.0.1", 6380)}
     assert (facts.clock_ahead_s, facts.pythons, facts.sudo) == (10.0, {"3.11"}, False)
     assert facts.software == Disk(free_bytes=1 << 20, mount="/")
     assert facts.manifest == Manifest(release="r", engines=("vllm",))
     assert facts.node.phase == "up" and facts.enabled and facts.digests["unit"] == "u"
+
+
+def test_bundle_of_two_releases_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "b/wheels").mkdir(parents=True)
+    (tmp_path / "b/longboat.lock").touch()
+    for version in ("0.9.0", "0.10.0"):
+        (tmp_path / f"b/wheels/longboat-{version}-py3-none-any.whl").touch()
+    file = load_hosts_file("hosts: [one]\ninstall: {bundle: b}\n", "hosts.yaml")
+    with pytest.raises(UserInputError, match="holds several releases"):
+        read_source(file, tmp_path)

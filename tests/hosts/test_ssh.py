@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from longboat.core.errors import ClusterError
 from longboat.hosts.plan.facts import Manifest
 from longboat.hosts.plan.problems import HostsRefusedError
 from longboat.hosts.remote.bring_up import Observer, bring_up
-from longboat.hosts.remote.look import look_at, reaches, unreachable
+from longboat.hosts.remote.look import answering, look_at, unreachable
 from longboat.hosts.remote.ssh import Done, SshHost, connections
 from longboat.spec.files.hosts_file import HostsFile
 
@@ -111,10 +112,23 @@ async def test_address_that_drops_packets_counts_as_unreachable(server: LocalSsh
         # The kernel drops what goes to a listener whose queue is full.
         with socket.create_connection(("127.0.0.1", full_port)):
             async with connections(file, file.hosts) as ssh:
-                found = [
-                    await reaches(ssh["127.0.0.1"], "127.0.0.1", port) for port in (server.port, closed_port, full_port)
-                ]
-    assert found == [True, True, False]
+                ports = (server.port, closed_port, full_port)
+                found = [await answering(ssh["127.0.0.1"], ["127.0.0.1", "127.0.0.2"], port) for port in ports]
+    assert found == [{"127.0.0.1", "127.0.0.2"}, {"127.0.0.1", "127.0.0.2"}, {"127.0.0.2"}]
+
+
+async def test_commands_on_many_hosts_need_few_descriptors(server: LocalSshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = server.hosts_file(port=1)  # where nothing listens
+    hosts = [file.hosts[0].model_copy(update={"host": f"127.0.1.{number}"}) for number in range(1, 41)]
+    monkeypatch.setattr("longboat.hosts.remote.ssh.MOST_AT_ONCE", 8)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 60, hard))
+    try:
+        async with connections(file, hosts) as ssh:
+            found = await asyncio.gather(*(ssh[host.host].run("true") for host in hosts), return_exceptions=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {type(outcome) for outcome in found} == {ClusterError}
 
 
 async def test_removal_deletes_what_up_made_and_nothing_else(server: LocalSshd, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def make_bundle(request: BundleRequest, sources: PackageSources, tell: Callable[
     lock = lock_of(request.wheel)
     locks = [_engine_lock(text, request.platform) for text in request.engines]
     wheels.mkdir(parents=True, exist_ok=True)
+    for older in wheels.glob("longboat-*.whl"):
+        older.unlink()  # the bundle is of one release
     shutil.copyfile(request.wheel, wheels / request.wheel.name)
     (folder / LOCK).write_text(lock)
     pip = _Pip(Uv.found(sources, ""), request.python, sources)
@@ -92,7 +94,7 @@ class _Pip:
 
     def __init__(self, uv: Uv, python: str, sources: PackageSources) -> None:
         self._argv = [str(uv_program()), "tool", "run", "--python", python, *uv.arguments, "--from", "pip", "pip"]
-        self._env: Mapping[str, str] = {**os.environ, **uv.variables}
+        self._env: Mapping[str, str] = {**os.environ, **uv.variables, **_pip_indexes(sources)}
         self._more = _pip_words(sources)
 
     def download(self, lock: Path, wheels: Path) -> None:
@@ -108,10 +110,14 @@ class _Pip:
             )
 
 
+def _pip_indexes(sources: PackageSources) -> dict[str, str]:
+    """Return pip's indexes as variables: an address may hold a password, which arguments would show to all users."""
+    found = {"PIP_INDEX_URL": sources.index_url, "PIP_EXTRA_INDEX_URL": " ".join(sources.extra_index_urls)}
+    return {name: value for name, value in found.items() if value}
+
+
 def _pip_words(sources: PackageSources) -> list[str]:
     """Return pip's own settings of this machine, which the pip of another environment does not read."""
-    words = ["--index-url", sources.index_url] if sources.index_url else []
-    words += ["--no-index"] if sources.no_index else []
-    words += [word for url in sources.extra_index_urls for word in ("--extra-index-url", url)]
+    words = ["--no-index"] if sources.no_index else []
     words += [word for place in sources.find_links for word in ("--find-links", place)]
     return words + [word for host in sources.trusted_hosts for word in ("--trusted-host", host)]

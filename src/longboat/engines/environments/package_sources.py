@@ -30,26 +30,24 @@ class PackageSources:
     certificate: str = ""
 
     def uv_arguments(self) -> list[str]:
-        """Return the same sources as arguments of ``uv pip`` commands."""
-        words = ["--default-index", self.index_url] if self.index_url else []
-        words += ["--no-index"] if self.no_index else []
-        for flag, values in (
-            ("--index", self.extra_index_urls),
-            ("--find-links", self.find_links),
-            ("--allow-insecure-host", self.trusted_hosts),
-        ):
+        """Return what ``uv_variables`` leaves out, as arguments of ``uv pip`` commands."""
+        words = ["--no-index"] if self.no_index else []
+        for flag, values in (("--find-links", self.find_links), ("--allow-insecure-host", self.trusted_hosts)):
             words += [word for value in values for word in (flag, value)]
         # pip takes the best match of all its indexes; uv would stop at the first index that knows the name.
         return [*words, "--index-strategy", "unsafe-best-match"] if self.extra_index_urls else words
 
     def uv_variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return variables that make uv trust the certificates that pip trusts; ``env`` wins over them.
+        """Return variables for uv: its indexes, and that it trusts the certificates that pip trusts; ``env`` wins.
 
+        The address of an index may hold a password, and every user of a machine can read the arguments of a process.
         uv brings its own list of authorities. pip uses the system's, which a site's own mirror may need.
         """
-        found = {"SSL_CERT_FILE": self.certificate} if self.certificate else {}
-        if not found and _system_has_certificates():
-            found = {"UV_SYSTEM_CERTS": "1"}
+        trust = {"SSL_CERT_FILE": self.certificate} if self.certificate else {}
+        if not trust and _system_has_certificates():
+            trust = {"UV_SYSTEM_CERTS": "1"}
+        indexes = {"UV_DEFAULT_INDEX": self.index_url, "UV_INDEX": " ".join(self.extra_index_urls)}
+        found = {**trust, **{name: value for name, value in indexes.items() if value}}
         return {name: value for name, value in found.items() if name not in env}
 
 

@@ -114,8 +114,8 @@ class HostFacts:  # size: one attribute for each fact
         return self.active in ("active", "activating", "reloading")
 
 
-def facts_from(text: str, *, now_s: float) -> HostFacts:
-    """Read what the probe printed. now_s: this machine's clock when the probe ran.
+def facts_from(text: str, *, began_s: float, ended_s: float) -> HostFacts:
+    """Read what the probe printed. began_s, ended_s: this machine's clock around it.
 
     Raises ClusterError where the probe did not reach its end.
     """
@@ -133,7 +133,7 @@ def facts_from(text: str, *, now_s: float) -> HostFacts:
         home=first["home"],
         machine=first.get("machine", ""),
         libc=first.get("libc", ""),
-        clock_ahead_s=float(first["time"]) - now_s,
+        clock_ahead_s=_outside(float(first["time"]), began_s, ended_s),
         pythons=frozenset(told["python"]),
         software=_disk(first.get("disk_software", "")),
         data=_disk(first.get("disk_data", "")),
@@ -161,17 +161,26 @@ def facts_from(text: str, *, now_s: float) -> HostFacts:
     )
 
 
+def _outside(time_s: float, began_s: float, ended_s: float) -> float:
+    """Return how far a time lies after the end (positive) or before the beginning (negative); 0 between them."""
+    return max(time_s - ended_s, 0.0) + min(time_s - began_s, 0.0)
+
+
 def _disk(text: str) -> Disk:
     free, _, mount = text.partition(" ")
     return Disk(free_bytes=int(free) * 1024, mount=mount) if free.isdecimal() else Disk()
 
 
 def _socket(word: str) -> tuple[str, int]:
-    """Read an address of /proc/net/tcp: hexadecimal, the bytes in the machine's order. IPv6 counts as all addresses."""
-    address, _, port = word.partition(":")
-    if len(address) != 8:
-        return LISTENS_ON_ALL, int(port, 16)
-    return str(ipaddress.IPv4Address(int.from_bytes(bytes.fromhex(address), "little"))), int(port, 16)
+    """Read an address of /proc/net/tcp or tcp6: hexadecimal words of 32 bits, their bytes in the machine's order."""
+    digits, _, port = word.partition(":")
+    words = (bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8))
+    address = ipaddress.ip_address(b"".join(words))
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.is_unspecified:  # such a socket takes connections of IPv4 too
+            return LISTENS_ON_ALL, int(port, 16)
+        address = address.ipv4_mapped or address
+    return str(address), int(port, 16)
 
 
 def _card(line: str) -> tuple[str, str, int]:

@@ -13,12 +13,11 @@ from longboat.hosts.remote.ssh import SshHost
 from longboat.hosts.remote.ssh_errors import SilentHostError
 from longboat.spec.files.hosts_file import HostSection, HostsFile
 
-__all__ = ("Look", "look_at", "reaches", "unreachable")
+__all__ = ("Look", "answering", "look_at", "unreachable")
 
 PROBE_S = 60.0
 REACH_S = 3
 SSH_PORT = 22
-REFUSED = "refused"
 
 
 class Look:
@@ -54,21 +53,28 @@ async def _probe(file: HostsFile, host: HostSection, ssh: SshHost) -> HostFacts:
         "UNIT": UNIT,
         "SUDO": "1" if wants_sudo(file, host) else "0",
     }
+    began_s = time.time()
     try:
         done = await ssh.script("probe", variables, limit_s=PROBE_S)
     except SilentHostError:  # a busy host may miss its turn once, and a second look costs nothing
+        began_s = time.time()
         done = await ssh.script("probe", variables, limit_s=PROBE_S)
-    return facts_from(done.out, now_s=time.time())
+    return facts_from(done.out, began_s=began_s, ended_s=time.time())
 
 
 async def unreachable(file: HostsFile, addresses: Mapping[str, str], ssh: Mapping[str, SshHost]) -> list[Problem]:
     """Return a problem for each pair of hosts between which packets do not travel.
 
     addresses: host → its address in the cluster
-    An open port and a refusal both count as an answer.
     """
-    pairs = [(one, other) for one in addresses for other in addresses if one != other]
-    found = await asyncio.gather(*(reaches(ssh[one], addresses[other]) for one, other in pairs))
+    others = {one: [address for other, address in addresses.items() if other != one] for one in addresses}
+    answers = await asyncio.gather(*(answering(ssh[one], others[one]) for one in addresses))
+    pairs = [
+        (one, other)
+        for one, found in zip(addresses, answers, strict=True)
+        for other, address in addresses.items()
+        if other != one and address not in found
+    ]
     index = {host.host: place for place, host in enumerate(file.hosts)}
     return [
         Problem(
@@ -76,13 +82,12 @@ async def unreachable(file: HostsFile, addresses: Mapping[str, str], ssh: Mappin
             what=f"it gets no answer from {other} at {addresses[other]}",
             hint="let all TCP through between the hosts, and check card: and address:",
         )
-        for (one, other), reaches in zip(pairs, found, strict=True)
-        if not reaches
+        for one, other in pairs
     ]
 
 
-async def reaches(ssh: SshHost, address: str, port: int = SSH_PORT) -> bool:
-    """Return whether packets travel from a host to an address. port: SSH's, where some program usually listens"""
-    variables = {"ADDRESS": address, "PORT": str(port), "LIMIT_S": str(REACH_S)}
-    done = await ssh.script("reach", variables, limit_s=REACH_S + 30.0)
-    return done.code == 0 or REFUSED in done.err
+async def answering(ssh: SshHost, addresses: Sequence[str], port: int = SSH_PORT) -> frozenset[str]:
+    """Return the addresses that answer a host; a refusal is an answer. port: SSH's, where a program usually listens"""
+    variables = {"ADDRESSES": " ".join(addresses), "PORT": str(port), "LIMIT_S": str(REACH_S)}
+    done = ssh.require(await ssh.script("reach", variables, limit_s=REACH_S + 30.0), "cannot try the other hosts")
+    return frozenset(done.out.split())

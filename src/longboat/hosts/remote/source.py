@@ -84,6 +84,9 @@ def read_source(file: HostsFile, folder: Path) -> Source:
         return replace(_source(wheel, lock_of(wheel), file.python, bundle=None), index_url=install.index_url)
     bundle = folder / install.bundle
     found = sorted((bundle / "wheels").glob("longboat-*.whl"))
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise _wrong("install.bundle", f"{bundle} holds several releases: {names}", "make the bundle again")
     if not found or not (bundle / LOCK).is_file():
         hint = "make it: longboat bundle FOLDER --wheel WHEEL"
         raise _wrong("install.bundle", f"{bundle} is not a bundle of Longboat", hint)

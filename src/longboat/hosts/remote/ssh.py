@@ -22,6 +22,8 @@ CONNECT_S = 10
 ALIVE_S, ALIVE_COUNT = 5, 4
 """A host that says nothing for 20 s counts as dead."""
 SSH_FAILED = 255
+MOST_AT_ONCE = 128
+"""Commands on all hosts together that run at a time: each takes up to five descriptors, and a process may have 1024."""
 PIECE_BYTES = 1 << 20
 
 
@@ -43,9 +45,10 @@ class Done:
 class SshHost:
     """A host. All of its commands share one connection, which ``connections`` closes."""
 
-    def __init__(self, file: HostsFile, host: HostSection, folder: Path) -> None:
-        """folder: where the socket of the shared connection lies"""
+    def __init__(self, file: HostsFile, host: HostSection, folder: Path, turns: asyncio.Semaphore) -> None:
+        """folder: where the socket of the shared connection lies; turns: one for each command that runs at a time"""
         self.name = host.host
+        self._turns = turns
         self._words = ["ssh", *_options(file, host, folder)]
 
     async def run(
@@ -56,6 +59,10 @@ class SshHost:
         pipe: a descriptor that is read instead
         Raises ClusterError where the host cannot be reached, or the connection broke.
         """
+        async with self._turns:
+            return await self._run(command, data, pipe, limit_s)
+
+    async def _run(self, command: str, data: bytes | Path, pipe: int | None, limit_s: float) -> Done:
         process = await asyncio.create_subprocess_exec(
             *self._words,
             self.name,
@@ -124,17 +131,20 @@ class SshHost:
 
     async def close(self) -> None:
         """End the shared connection."""
-        ended = await asyncio.create_subprocess_exec(
-            *self._words, "-O", "exit", self.name, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-        )
-        await ended.wait()
+        silent = asyncio.subprocess.DEVNULL
+        async with self._turns:
+            ended = await asyncio.create_subprocess_exec(
+                *self._words, "-O", "exit", self.name, stdout=silent, stderr=silent
+            )
+            await ended.wait()
 
 
 @contextlib.asynccontextmanager
 async def connections(file: HostsFile, hosts: Sequence[HostSection]) -> AsyncIterator[dict[str, SshHost]]:
     """Give a connection to each host, which is made when it is first used."""
     with tempfile.TemporaryDirectory(prefix="lb-", ignore_cleanup_errors=True) as folder:
-        opened = {host.host: SshHost(file, host, Path(folder)) for host in hosts}
+        turns = asyncio.Semaphore(MOST_AT_ONCE)
+        opened = {host.host: SshHost(file, host, Path(folder), turns) for host in hosts}
         try:
             yield opened
         finally:
