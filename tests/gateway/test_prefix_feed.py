@@ -12,7 +12,8 @@ import pytest
 from gateway_lab import eventually
 from prefix_lab import KEY, PrefixLab, chat
 
-from engines.fake_process import PLAIN, FakeProcess, fake_engine, free_port, spawn_fake, wait_until_serving
+from engines.fake_process import PLAIN, FakeProcess, fake_engine, spawn_fake, wait_until_serving
+from free_ports import free_port
 from longboat.gateway.prefixes.frames import MAX_NAMED_BLOCKS, BadFrameError, FrameReader, prefix_header
 from longboat_vllm.prefixes.header import read_prefix_header
 
