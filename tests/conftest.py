@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -50,14 +51,33 @@ LONGEST = (
 """Files that take the longest; the end of ``make test`` names some. They begin first: a process that begins one at the
 end works alone."""
 PLACES = {file: place for place, file in enumerate(LONGEST)}
+SHARING = ("gateway/conformance/", "longboat_sglang/", "longboat_vllm/")
+"""Folders whose tests share engines for a whole run: one process takes all their files, so that it starts them once."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, and tests of clusters before those of engines. All else keeps its random order."""
+    """Put the longest files first, then tests of clusters, then those that share engines. Other order stays random."""
     items.sort(key=place_of)
 
 
-def place_of(item: pytest.Item) -> tuple[int, bool]:
+def place_of(item: pytest.Item) -> tuple[int, bool, bool]:
     """Return where a test comes, by its file and its marks."""
     file = item.path.relative_to(HERE).as_posix()
-    return PLACES.get(file, len(LONGEST)), not any(item.get_closest_marker(mark) for mark in ("ray", "net", "slow"))
+    is_of_cluster = any(item.get_closest_marker(mark) for mark in ("ray", "net", "slow"))
+    return PLACES.get(file, len(LONGEST)), not is_of_cluster, not file.startswith(SHARING)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one process, and each of the folders ``SHARING``."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler.loadfile import LoadFileScheduling
+
+    class ByFileOrFolder(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            inside = file.removeprefix(f"{HERE.name}/")
+            return next((folder for folder in SHARING if inside.startswith(folder)), file)
+
+    return ByFileOrFolder(config, log)
