@@ -169,6 +169,37 @@ def test_every_group_that_needs_something_is_in_one_row() -> None:
     assert before == sorted(run_tests.NEEDS_NOTHING)
 
 
+def test_files_that_begin_first_are_there() -> None:
+    found = re.search(r"^LONGEST = \((.*?)^\)", (ROOT / "tests/conftest.py").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    files = re.findall(r'"(.*?)"', found[1])
+    assert len(files) > 5
+    assert [file for file in files if not (ROOT / "tests" / file).is_file()] == []
+
+
+def test_set_up_runs_beside_what_needs_nothing_and_comes_before_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_tests = tool("run_tests")
+    both, order = threading.Barrier(2), []
+
+    def set_up(_chosen: list[str]) -> tuple[dict[str, str], str, float]:
+        both.wait(30)  # breaks unless what needs nothing runs now
+        order.append("set-up")
+        return {}, "", 0.0
+
+    def run(rows: list[list[tuple[str, ...]]], _missing: object) -> list[object]:
+        names = [group for row in rows for groups in row for group in groups]
+        if "quick" in names:
+            both.wait(30)
+        order.extend(names)
+        return [run_tests.Outcome(name, True, 1.0) for name in names]
+
+    monkeypatch.setattr(run_tests, "set_up_for", set_up)
+    monkeypatch.setattr(run_tests, "run_rows", run)
+    monkeypatch.setattr(run_tests.os, "chdir", lambda _folder: None)
+    assert run_tests.main(["quick", "ray"]) == 0
+    assert order.index("set-up") < order.index("ray")
+
+
 def test_rows_hold_what_is_chosen_and_can_run() -> None:
     run_tests = tool("run_tests")
     rows_of = functools.partial(run_tests.rows_of, run_tests.ROWS)

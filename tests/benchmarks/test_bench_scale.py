@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-import socket
 import sys
 from pathlib import Path
 
 import pytest
+
+from free_ports import free_port
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import bench_scale
 
 NUM_REPLICAS, NUM_GATEWAYS = 20, 2
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("0.0.0.0", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.mark.timeout(240)

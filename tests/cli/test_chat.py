@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from free_ports import free_port
 from longboat.cli.chat.command import stream_chat
 from longboat.cli.chat.lasting_answer import LastingAnswer, ServerEvent, events_in
 from longboat.core.errors import ClusterError
@@ -100,12 +100,6 @@ def gateways(tmp_path: Path, engine_url: str) -> Iterator[Callable[..., list[Gat
     yield make
     for gateway in made:
         gateway.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def is_there(url: str) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from free_ports import free_port
 from longboat.cluster.host import choices as node_choices
 from longboat.cluster.host import ray_start
 from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, parse_labels, ray_argv, ray_env
@@ -249,6 +250,24 @@ def test_port_that_another_process_took_meanwhile_is_left_for_another(
     assert record.gcs_address != f"127.0.0.1:{port}"
     assert f"another process took port {port}: trying again with others" in said
     assert not list((node_folder(run) / "gcs").glob("*"))
+
+
+def test_starts_at_the_same_time_choose_different_ports(run: Path) -> None:
+    """Ray binds them seconds later."""
+    request = NodeRequest(is_local=True)
+    with node_choices.PortClaims() as first, node_choices.PortClaims() as second:
+        one = node_choices.decide(request, run, first)
+        other = node_choices.decide(request, run, second)
+    assert not {one.gcs_address, *one.ports.values()} & {other.gcs_address, *other.ports.values()}
+
+
+def test_port_of_a_start_that_is_over_can_be_chosen_again() -> None:
+    port = free_port()
+    with node_choices.PortClaims() as first, node_choices.PortClaims() as second:
+        assert first.near("127.0.0.1", port) == port
+        assert second.near("127.0.0.1", port) != port
+    with node_choices.PortClaims() as third:
+        assert third.near("127.0.0.1", port) == port
 
 
 def test_port_that_is_asked_for_and_taken_meanwhile_is_refused_by_its_number(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -15,7 +14,9 @@ from dataclasses import dataclass
 
 import httpx
 
-__all__ = ("PLAIN", "FakeProcess", "fake_engine", "free_port", "spawn_fake", "wait_until_serving")
+from free_ports import free_port
+
+__all__ = ("PLAIN", "FakeProcess", "fake_engine", "spawn_fake", "wait_until_serving")
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of what speaks no TLS: one that reads all certificates of the machine takes 50 ms of CPU to make."""
@@ -33,13 +34,6 @@ class FakeProcess:
         if self.process.poll() is None:
             self.process.kill()
         return self.process.communicate(timeout=10)[0]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def spawn_fake(*flags: str, port: int | None = None, key: str = "") -> FakeProcess:

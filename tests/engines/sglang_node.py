@@ -51,14 +51,13 @@ class SglangNode:
     @contextmanager
     def running(self, plan: GangPlan, log: Path) -> Iterator[str]:
         """Serve a gang of one rank until the end of the block, and yield its address, for tests without a loop."""
-        from longboat.cluster.gang.probe import wait_for_token
-
         url = f"http://127.0.0.1:{plan.head.ports['api']}"
         with loop_in_thread() as loop:
             rank: RankProcess = asyncio.run_coroutine_threadsafe(self._start(plan, log), loop).result(START_DEADLINE_S)
             try:
-                waiting = wait_for_token(url, ADAPTER.probe(plan), plan.api_key)
-                asyncio.run_coroutine_threadsafe(waiting, loop).result(READY_DEADLINE_S)
+                waiting = _token_or_end(plan, url, rank)
+                if not asyncio.run_coroutine_threadsafe(waiting, loop).result(READY_DEADLINE_S):
+                    pytest.fail(f"{plan.model} does not serve\n{log.read_text(errors='replace')[-3000:]}")
                 yield url
             finally:
                 loop.call_soon_threadsafe(rank.close)
@@ -68,6 +67,22 @@ class SglangNode:
         tags = {"LONGBOAT_GANG": f"{plan.model}/{plan.replica}", "LONGBOAT_GENERATION": str(plan.generation)}
         command = ADAPTER.command(plan, 0, self.environment, self.overlay)
         return await start_rank(command, env_tags=tags, log_path=log, zygote=self.zygote)
+
+
+async def _token_or_end(plan: GangPlan, url: str, rank: RankProcess) -> bool:
+    """Wait until the engine has made a token; False if it ended or took too long."""
+    from longboat.cluster.gang.probe import wait_for_token
+
+    serving = asyncio.ensure_future(wait_for_token(url, ADAPTER.probe(plan), plan.api_key))
+    ending = asyncio.ensure_future(rank.wait())
+    done, others = await asyncio.wait(
+        (serving, ending), timeout=READY_DEADLINE_S - 10, return_when=asyncio.FIRST_COMPLETED
+    )
+    for other in others:
+        other.cancel()
+    if serving in done:
+        await serving
+    return serving in done
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ import httpx
 import orjson
 import pytest
 
-from engines.fake_process import PLAIN, FakeProcess, fake_engine, free_port, spawn_fake, wait_until_serving
+from engines.fake_process import PLAIN, FakeProcess, fake_engine, spawn_fake, wait_until_serving
+from free_ports import free_port
 
 _CHAT = {"model": "m", "messages": [{"role": "user", "content": "who rows the boat?"}]}
 

@@ -17,8 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.fleet_lab import free_port, wait_until
+from fleet.fleet_lab import wait_until
 from fleet.llama_cpp import why_no_llama_cpp
+from free_ports import free_port
 from longboat.builtin import ensure_as_gguf
 from longboat.cluster.usage.proc_usage import process_tree
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.fake_process import free_port
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
+from free_ports import free_port
 from longboat.builtin.models import ensure
 from longboat.catalog.library import built_in_library
 from longboat.catalog.read_model import read_model

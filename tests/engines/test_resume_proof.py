@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from engines.fake_process import fake_engine, free_port
+from engines.fake_process import fake_engine
+from free_ports import free_port
 from longboat.core.states import ResumeLevel
 from longboat.engines.resume_proof import ResumeProof, prove
 

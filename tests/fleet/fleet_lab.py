@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,23 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from free_ports import free_port
 from longboat.cluster.host.record import load_record
 from netlab.lab import Host, Lab
 
-__all__ = ("COMMAND", "FleetLab", "fleet_at", "free_port", "limit_memory", "wait_until")
+__all__ = ("COMMAND", "FleetLab", "fleet_at", "limit_memory", "wait_until")
 
 COMMAND = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 DEADLINE_S = 120.0
 GATEWAY_PORT = 8000
 """Of fleets in the network lab."""
-
-
-def free_port() -> int:
-    """A TCP port that is free on loopback right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until(what: str, condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> float:

@@ -263,10 +263,18 @@ class Knowledge:
 
         took_s = wait_until(f"the index is right after {after}", knows, KNOWN_DEADLINE_S)
         looks = [self.look() for _ in range(6)]
+
+        def knows_others() -> bool:
+            """An engine that lost events takes its claims back, perhaps just now: what is sent later is known again."""
+            if not any(found > 0.0 and expected >= found - ALIKE for expected, found in looks):
+                self.teach(4)
+                looks.append(self.look())
+                return False
+            return True
+
+        wait_until(f"others are known after {after}", knows_others, KNOWN_DEADLINE_S)
         print(f"after {after}: right in {took_s:.1f} s, then {looks}")
         assert all(expected <= found + ALIKE for expected, found in looks), after
-        # An engine that lost events takes its claims back: not all are known.
-        assert any(found > 0.0 and expected >= found - ALIKE for expected, found in looks), after
 
 
 def _chosen(fleet: FleetLab, number: int) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import FleetLab, free_port, wait_until
+from fleet.fleet_lab import FleetLab, wait_until
+from free_ports import free_port
 from longboat.dashboards.alert_list import ALERTS
 from longboat.dashboards.files import all_files
 from longboat.folders import home_folder

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from fake_upstream import DEADLINE_S
 from gateway_lab import API_KEY, endpoint, post_bytes
 
 from engines.fake_process import PLAIN
+from free_ports import free_port
 from longboat.core.states import Endpoint, ResumeLevel
 from longboat.gateway.process.server import Gateway
 
@@ -56,12 +56,6 @@ REQUESTS: dict[str, tuple[str, Json]] = {
     "response": ("/v1/responses", RESPONSE),
     "response-tool": ("/v1/responses", {**RESPONSE, "tools": TOOLS, "tool_choice": "required"}),
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

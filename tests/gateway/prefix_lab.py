@@ -12,7 +12,7 @@ from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.api.prompt_blocks import prompt_blocks
 from longboat.gateway.config import GatewayLimits
-from longboat.gateway.http.message import ask
+from longboat.gateway.http.message import Message, ask
 from longboat.gateway.prefixes.feed import FeedState, follow_prefixes
 from longboat.gateway.prefixes.frames import prefix_header
 from longboat.gateway.upstreams.table import LiveTable
@@ -105,6 +105,14 @@ class PrefixLab:
 
         more: further headers
         """
+        tag, answer = await self.post(body, **more)
+        await eventually(lambda: tag in self.results, "the engine tells what it found")
+        if answer.headers["content-type"].startswith("text/event-stream"):
+            return *self.results[tag], answer.body.decode()
+        return *self.results[tag], str(json.loads(answer.body)["choices"][0]["message"]["content"] or "")
+
+    async def post(self, body: bytes, **more: str) -> tuple[int, Message]:
+        """Send a request to the first engine. Return its tag and its answer; its result may come later, or never."""
         blocks, ends = prompt_blocks(body, BodyKind.CHAT, seed_of(body))
         (upstream, *_) = self.table.upstreams()
         self._tag += 1
@@ -117,7 +125,4 @@ class PrefixLab:
             headers=headers, timeout_s=60,
         )  # fmt: skip
         assert answer.status == 200, answer.body
-        await eventually(lambda: tag in self.results, "the engine tells what it found")
-        if answer.headers["content-type"].startswith("text/event-stream"):
-            return *self.results[tag], answer.body.decode()
-        return *self.results[tag], str(json.loads(answer.body)["choices"][0]["message"]["content"] or "")
+        return tag, answer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,13 @@ import pytest
 from fake_upstream import FakeUpstream
 from gateway_lab import started_gateway
 
+from free_ports import free_port
 from longboat.core.policy import Policy
 from longboat.dashboards.files import all_files
 from longboat.gateway.limits.keys import new_admin_key
 from longboat.gateway.process.server import Gateway
 
 PROMETHEUS = shutil.which("prometheus") or ""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def asked(url: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,16 +14,11 @@ import pytest
 from fake_upstream import DEADLINE_S
 from gateway_lab import API_KEY, EVEN, endpoint, table
 
+from free_ports import free_port
 from longboat.core.policy import Policy
 
 MESSAGES: Any = [{"role": "user", "content": "Who rows the boat? 🚣"}]
 NUM_TOKENS = 40
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class EngineProcess:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
+from free_ports import free_port
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.engines.launch.process import RankProcess
 
@@ -28,13 +28,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(not ENGINE_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON names no engine environment's Python"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def gang(vllm_node: VllmNode, *, tensor: int = 1, pipeline: int = 1, num_nodes: int = 1) -> GangPlan:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import random
 import secrets
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 
 from longboat.cluster.host.cluster_token import default_token_file
 from longboat.cluster.host.nic import head_address, route_source
@@ -17,11 +20,14 @@ from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.folders import home_folder, node_folder
 
-__all__ = ("DEFAULT_PORT", "NodeRequest", "decide", "taken_ports", "token_path")
+__all__ = ("DEFAULT_PORT", "NodeRequest", "PortClaims", "decide", "taken_ports", "token_path")
 
 DEFAULT_PORT = 6379
 _PREFERRED_PORTS = {"metrics": 9091, "dashboard_agent": 52365, "dashboard": 8265, "client": 10001}
 _WORKER_PORTS = ("metrics", "dashboard_agent")
+_OTHER_PORTS = range(20_000, 32_768)
+"""Where a preferred port is taken; Linux gives none of these to outgoing connections while Ray starts."""
+_NUM_TRIES = 50
 _MAX_TEMP_DIR = 107 - len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 _REACH_DEADLINE_S = 5.0
 
@@ -55,9 +61,48 @@ def token_path(explicit: str = "", env: Mapping[str, str] = os.environ) -> Path:
     return rays if rays.exists() else home_folder(env) / "cluster_token"
 
 
-def decide(request: NodeRequest, run: Path) -> RayOptions:
+class PortClaims:
+    """Ports that this process chose and Ray has not bound yet: another start on this machine passes them over.
+
+    Ray binds them seconds later, and two starts at a time would choose alike. A claim is an abstract socket: the kernel
+    releases it with its process, and each network namespace has its own.
+    """
+
+    def __init__(self) -> None:
+        self._claims: list[socket.socket] = []
+
+    def near(self, address: str, preferred: int) -> int:
+        """Claim ``preferred`` where it is free on ``address``, else any free port."""
+        for port in (preferred, *random.SystemRandom().sample(_OTHER_PORTS, _NUM_TRIES)):
+            if _is_free(address, port) and self._takes(port):
+                return port
+        raise ClusterError(f"no TCP port is free on {address}", hint="see which processes hold them: ss -ltnp")
+
+    def _takes(self, port: int) -> bool:
+        if sys.platform != "linux":
+            return True
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0longboat port {port}")
+        except OSError:
+            claim.close()
+            return False
+        self._claims.append(claim)
+        return True
+
+    def __enter__(self) -> PortClaims:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for claim in self._claims:
+            claim.close()
+
+
+def decide(request: NodeRequest, run: Path, claims: PortClaims) -> RayOptions:
     """Decide everything about the node; nothing is started, but a head's token may be made."""
-    role, address, gcs_address = _addresses(request)
+    role, address, gcs_address = _addresses(request, claims)
     token = token_path(request.token_file) if request.token_file or not request.is_local else run / "token"
     _ensure_token(token, may_make=role == "head")
     storage = (Path(request.storage) if request.storage else node_folder(run) / "gcs") / gcs_address.replace(":", "_")
@@ -72,7 +117,7 @@ def decide(request: NodeRequest, run: Path) -> RayOptions:
         temp_dir=_temp_dir(run),
         token_file=str(token),
         storage=str(storage) if role == "head" else "",
-        ports={purpose: _port_near(address, _PREFERRED_PORTS[purpose]) for purpose in purposes},
+        ports={purpose: claims.near(address, _PREFERRED_PORTS[purpose]) for purpose in purposes},
         labels=request.labels,
         num_cpus=request.num_cpus,
         num_gpus=request.num_gpus,
@@ -94,11 +139,11 @@ def _is_free(address: str, port: int) -> bool:
     return True
 
 
-def _addresses(request: NodeRequest) -> tuple[str, str, str]:
+def _addresses(request: NodeRequest, claims: PortClaims) -> tuple[str, str, str]:
     """(role, own address, address of the cluster)."""
     if not request.join:
         address = "127.0.0.1" if request.is_local else request.address or head_address()
-        port = _port_near(address, DEFAULT_PORT) if request.is_local and request.port is None else request.port
+        port = claims.near(address, DEFAULT_PORT) if request.is_local and request.port is None else request.port
         port = DEFAULT_PORT if port is None else port
         _refuse_taken(address, port)
         return "head", address, f"{address}:{port}"
@@ -131,15 +176,6 @@ def _refuse_unreachable(host: str, port: int) -> None:
             f"no cluster answers at {host}:{port}: {error.strerror or 'no answer'}",
             hint="start it there with longboat node start --head, and let this machine through its firewall",
         ) from error
-
-
-def _port_near(address: str, preferred: int) -> int:
-    """``preferred`` where it is free on ``address``, else any free port."""
-    for port in (preferred, 0):
-        with contextlib.suppress(OSError), socket.create_server((address, port)) as found:
-            chosen: int = found.getsockname()[1]
-            return chosen
-    raise ClusterError(f"no TCP port is free on {address}", hint="see which processes hold them: ss -ltnp")
 
 
 def _temp_dir(run: Path) -> str:

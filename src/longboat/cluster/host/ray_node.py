@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from longboat import __version__
-from longboat.cluster.host.choices import NodeRequest, decide, taken_ports, token_path
+from longboat.cluster.host.choices import NodeRequest, PortClaims, decide, taken_ports, token_path
 from longboat.cluster.host.nic import interface_of
 from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, ray_argv, ray_env
 from longboat.cluster.host.ray_processes import end_processes_of_ray
@@ -82,9 +82,16 @@ def start_again(record: ClusterRecord, request: NodeRequest, on_progress: Callab
 
 
 def _start_on_free_ports(request: NodeRequest, run: Path, on_progress: Callable[[str], None]) -> ClusterRecord:
+    with PortClaims() as claims:  # of all tries: a port that was taken in the first one is not chosen again
+        return _start_on_ports(claims, request, run, on_progress)
+
+
+def _start_on_ports(
+    claims: PortClaims, request: NodeRequest, run: Path, on_progress: Callable[[str], None]
+) -> ClusterRecord:
     left = _PORT_TRIES
     while True:
-        options = decide(request, run)
+        options = decide(request, run, claims)
         is_new = not Path(options.storage).exists()
         try:
             return _start(options, run, request, on_progress)
