@@ -372,7 +372,7 @@ async def test_catalog_and_weights_are_shown(visit: Visit) -> None:
     await page.press("input[aria-label=Machines]", "Enter")
     await page.wait_for_selector("details[open] td a.name", timeout=60_000)
     said = await page.inner_text("details[open] [role=status]")
-    assert "fit on 4 x (2 x RTX 4090)" in said and "Only the machines “live” can start one." in said
+    assert "fit on 4 x (2 x RTX 4090)" in said and "To start one, look at “live”." in said
     assert await page.locator("details[open] th:has-text('Start')").count() == 0
     await page.click("text=Weights on the nodes")
     await page.wait_for_selector("text=hf:Qwen/Qwen3-32B >> nth=0")

@@ -59,7 +59,7 @@ export function fitting(start) {
       before.replaceWith(list.node);
       show();
       const missing = rows.filter((row) => row.missed).length;
-      text(said, `${rows.filter((row) => row.fits).length} of ${rows.length} fit on ${found.cluster}${missing ? `, ${missing} of them miss the limits` : ""}.${machines === "live" ? "" : " Only the machines “live” can start one."}`);
+      text(said, `${rows.filter((row) => row.fits).length} of ${rows.length} fit on ${found.cluster}${missing ? `, ${missing} of them miss the limits` : ""}.${machines === "live" ? "" : " To start one, look at “live”."}`);
     } catch (problem) {
       text(said, problem.message);
     }
