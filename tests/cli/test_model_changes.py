@@ -18,7 +18,7 @@ from cli.test_taking_down import SHAPE
 from longboat.cli.app import app
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.deployment import deploy, put_fleet
-from longboat.cli.fleet.model_changes import add_model, end_started
+from longboat.cli.fleet.model_changes import add_model, end_started, only_model
 from longboat.cli.fleet.teardown import take_down
 from longboat.cli.model_orders import commands
 from longboat.cli.model_orders.order import StartOrder, answer_bytes, entry_of
@@ -95,8 +95,8 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def start(cluster: Running, **change: object) -> None:
-    add_model(cluster, {**ENTRY, **change}, MARK, quiet())
+def start(cluster: Running, price: dict[str, Any] | None = None, **change: object) -> None:
+    add_model(cluster, only_model({**ENTRY, **change}, price), MARK, quiet())
 
 
 def up(cluster: Running, text: str = FILE, **options: bool) -> str:
@@ -115,6 +115,41 @@ def test_started_model_is_in_the_running_fleet_and_marked(cluster: Running) -> N
     assert running_fleet(values).names == asked_fleet(values).names == ("a", "b")
     assert read_started(values) == {"b": MARK} and read_started(before) == {}
     assert set(cluster.apps.deployed_models()) == {"a", "b"}
+
+
+PRICE = {"input_per_million": 0.5, "output_per_million": 1.5, "currency": "EUR"}
+
+
+def test_price_of_a_started_model_holds_until_the_model_ends(cluster: Running) -> None:
+    before = cluster.values()
+    start(cluster, PRICE)
+    values = cluster.values()
+    assert values["policy"]["prices"] == {"b": PRICE}
+    assert running_fleet(values).gateway.prices == asked_fleet(values).gateway.prices
+    end_started(cluster, "b")
+    after = cluster.values()
+    assert not after["policy"].get("prices")
+    assert (after["text"], after["planned"]["asked"]) == (before["text"], before["planned"]["asked"])
+
+
+def test_price_in_another_currency_than_the_limits_of_money_is_refused(cluster: Running) -> None:
+    prices = "prices: {a: {input_per_million: 1, output_per_million: 2}}"
+    up(cluster, FILE.replace("auth: keys", f"auth: keys, {prices}, tenants: [{{name: t, money_per_day: 5}}]"))
+    before = cluster.values()
+    with pytest.raises(UserInputError, match="one currency"):
+        start(cluster, PRICE)
+    assert cluster.values() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"currency": "euro"}, "price.currency"), ({"input_per_million": -1}, "price.input_per_million")],
+    ids=["currency", "below zero"],
+)
+def test_price_that_cannot_be_is_named(cluster: Running, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserInputError) as caught:
+        start(cluster, {**PRICE, **change})
+    assert words in caught.value.message and "gateway" not in caught.value.message and caught.value.hint
 
 
 def test_nothing_else_changes_when_a_model_is_started(cluster: Running) -> None:
@@ -208,6 +243,18 @@ def test_up_from_a_file_that_lacks_the_model_is_refused_with_what_to_write(clust
     assert cluster.values() == before
 
 
+def test_up_from_a_file_that_lacks_the_model_names_its_price_too(cluster: Running) -> None:
+    start(cluster, PRICE)
+    with pytest.raises(UserInputError) as caught:
+        up(cluster)
+    price = caught.value.hint.partition("below gateway.prices ")[2].partition("; --end-started")[0]
+    mine = FILE.replace("gateway:", f"  - {json.dumps(ENTRY)}\ngateway:").replace(
+        "auth: keys", f"auth: keys, prices: {{{price}}}"
+    )
+    said = up(cluster, mine)
+    assert "from now on the file has it" in said and cluster.values()["policy"]["prices"] == {"b": PRICE}
+
+
 def test_model_that_was_started_while_an_up_planned_is_not_ended_by_it(cluster: Running) -> None:
     planned = Applied(fleet=FLEET, text=dump_fleet(FLEET))
     start(cluster)
@@ -278,6 +325,13 @@ def test_command_starts_a_model_and_another_one_ends_it(at_hand: Running) -> Non
     assert running_fleet(at_hand.values()).names == ("a",)
 
 
+@pytest.mark.parametrize(("text", "price"), [("0.5/1.5/EUR", PRICE), ("0.5/1.5", {**PRICE, "currency": "USD"})])
+def test_command_gives_a_model_a_price(at_hand: Running, text: str, price: dict[str, Any]) -> None:
+    said = CliRunner().invoke(app, [*GIVEN, "--no-wait", "--price", text], catch_exceptions=False).stdout
+    assert at_hand.values()["policy"]["prices"] == {"b": price}
+    assert "into its gateway's prices: b: {input_per_million: 0.5, output_per_million: 1.5" in said
+
+
 def test_command_prints_one_document(at_hand: Running) -> None:
     found = json.loads(CliRunner().invoke(app, [*GIVEN, "--no-wait", "--json"], catch_exceptions=False).stdout)
     assert (found["started"], found["ready"]) == ("b", False) and found["entry"].startswith("{name: b, ")
@@ -290,10 +344,14 @@ def test_command_prints_one_document(at_hand: Running) -> None:
         (["start", "builtin:tiny", "--name", "a"], "has a model a already"),
         (["start", "builtin:tiny", "--name", "b" * 300], "name: expected `str` of length <= 256"),
         (["start", "builtin:nothing"], "builtin:nothing"),
+        (["start", "builtin:tiny", "--price", "cheap"], "price: 'cheap' is not two numbers"),
+        (["start", "builtin:tiny", "--price", "1/x"], "price: '1/x' is not two numbers"),
+        (["start", "builtin:tiny", "--price", "1/-2"], "price.output_per_million: expected `float` >= 0.0"),
+        (["start", "builtin:tiny", "--price", "1/nan"], "price.output_per_million"),
         (["stop", "a"], "only the file ends it"),
         (["stop", "c"], "there is no model 'c'"),
     ],
-    ids=["taken", "long", "unknown", "of the file", "none"],
+    ids=["taken", "long", "unknown", "word", "half", "negative", "no number", "of the file", "none"],
 )
 def test_command_that_cannot_be_carried_out_says_why_and_changes_nothing(
     at_hand: Running, words: list[str], what: str

@@ -371,7 +371,9 @@ async def test_catalog_and_weights_are_shown(visit: Visit) -> None:
     await page.fill("input[aria-label=Machines]", "4x(2xRTX4090), net=10GbE")
     await page.press("input[aria-label=Machines]", "Enter")
     await page.wait_for_selector("details[open] td a.name", timeout=60_000)
-    assert "fit on 4 x (2 x RTX 4090)" in await page.inner_text("details[open] [role=status]")
+    said = await page.inner_text("details[open] [role=status]")
+    assert "fit on 4 x (2 x RTX 4090)" in said and "To start one, look at “live”." in said
+    assert await page.locator("details[open] th:has-text('Start')").count() == 0
     await page.click("text=Weights on the nodes")
     await page.wait_for_selector("text=hf:Qwen/Qwen3-32B >> nth=0")
     assert await page.locator("text=60% here").count() == 4
@@ -382,21 +384,29 @@ async def test_model_of_the_catalog_is_started_and_ended(visit: Visit, tmp_path:
     page, state = visit.page, visit.lab.gateway.state
     row = {"model": "Qwen3-0.6B", "params": 6e8, "fits": True, "quantization": "bfloat16", "plan": "TP1", "missed": ""}
     row |= {"source": "hf:Qwen/Qwen3-0.6B", "tokens_per_s": 900, "ttft_s": 0.1, "itl_s": 0.01, "usd_per_million": 0.2}
-    found = {"cluster": "1 x H100", "models": [row | {"max_context_tokens": 32768, "max_sequences": 9}]}
+    row |= {"max_context_tokens": 32768, "max_sequences": 9}
+    other = row | {"model": "Qwen3-32B", "quantization": "awq", "source": ""}
+    found = {"cluster": "1 x H100", "models": [row, other]}
     await page.route("**/console/api/plan", lambda route: route.fulfill(json=found))
     said = {"started": "Qwen3-0.6B", "shape": "TP1 PP1", "why": "one rank", "notes": [], "entry": "{name: Qwen3-0.6B}"}
+    said["price"] = "Qwen3-0.6B: {input_per_million: 0}"
     state.model_orders = answering(tmp_path, {"value": said})
     await visit.sign_in("operator")
     await page.goto(f"{visit.lab.url}/models")
     await page.click("text=What fits here")
     await page.press("input[aria-label=Machines]", "Enter")
+    assert "needs weights in this format" in await page.inner_text("tr:has-text('Qwen3-32B')")
     await page.click("button[aria-label='Start Qwen3-0.6B']")
     assert await page.evaluate("document.activeElement.name") == "source"
     assert await page.input_value("input[name=source]") == "hf:Qwen/Qwen3-0.6B"
+    await page.fill("input[name=input_per_million]", "0")
+    await page.fill("input[name=output_per_million]", "1.25")
     await page.keyboard.press("Enter")
     await page.wait_for_selector("text=Qwen3-0.6B is being started (TP1 PP1): one rank.")
-    assert await page.inner_text("code:has-text('- {name: Qwen3-0.6B}')")
+    kept = await page.inner_text("code:has-text('- {name: Qwen3-0.6B}')")
+    assert kept.endswith("below gateway.prices Qwen3-0.6B: {input_per_million: 0}")
     order = orjson.loads((tmp_path / "order").read_bytes())
+    assert order.pop("price") == {"input_per_million": 0, "output_per_million": 1.25}
     assert order == {"order": "start", "by": "operator, console", "source": "hf:Qwen/Qwen3-0.6B", "replicas": 1}
     view = fleet_view() | {"started": {"mistral-small": {"by": "ops, console", "since_s": time.time()}}}
     await visit.lab.gateway.offer_view(orjson.dumps(view))

@@ -186,6 +186,28 @@ def test_requests_that_no_replica_helps_ask_for_no_room() -> None:
     assert factors[0] < 1.0 < factors[1]
 
 
+def test_room_that_was_too_small_is_not_tried_again_for_half_an_hour() -> None:
+    room = Room()
+    calm = partial(float, 0.0)
+
+    def learn(begin_s: int, end_s: int, late: int) -> float:
+        for at in range(begin_s, end_s, 30):
+            room.learn(float(at), 1000, late, 0.01, calm)
+        return room.factor
+
+    too_small = learn(0, 600, 0)
+    learn(600, 690, 300)
+    assert learn(690, 3300, 0) > too_small
+    assert learn(3300, 6000, 0) < too_small
+
+
+def test_late_requests_that_chance_explains_ask_for_no_more_room() -> None:
+    few, many = Room(), Room()
+    few.learn(0.0, 400, 3, 0.01, partial(float, 0.0))
+    many.learn(0.0, 40_000, 300, 0.01, partial(float, 0.0))
+    assert few.factor == Room().factor < many.factor
+
+
 def test_there_is_room_for_the_present_load_however_seldom_requests_are_late() -> None:
     """The room that was not needed is given back, and never so much that the newest level finds no replicas."""
     rule = SloRule(scaled(), SloTarget(objectives=(OBJECTIVE,)))

@@ -181,6 +181,9 @@ def start(
         int | None, typer.Option("--context", min=1, help="Longest context in tokens.  [default: the model's]")
     ] = None,
     cpus: Annotated[float | None, typer.Option("--cpus", min=0.01, max=1024, help="CPUs of one rank.")] = None,
+    price: Annotated[
+        str, typer.Option("--price", metavar="IN/OUT", help="Of a million tokens: 0.5/1.5 or 0.5/1.5/EUR.")
+    ] = "",
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return before it is ready.")] = False,
     timeout_s: Timeout = 1800.0,
     as_json: Json = False,
@@ -192,7 +195,7 @@ def start(
     from longboat.cli.model_orders.commands import run_start
 
     given = {"source": source, "name": name, "engine": engine, "replicas": replicas, "context": context, "cpus": cpus}
-    run_start(given, wait=not no_wait, timeout_s=timeout_s, as_json=as_json)
+    run_start({**given, "price": price}, wait=not no_wait, timeout_s=timeout_s, as_json=as_json)
 
 
 @app.command()

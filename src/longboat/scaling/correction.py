@@ -20,6 +20,8 @@ _MIN_ENDED = 300
 _FEW, _MANY = 0.3, 0.7  # parts of the requests that may be late
 _LESS, _MORE = 0.99, 1.03
 _TIGHTEST, _WIDEST = 0.85, 1.15
+_CHANCE = 3.0  # standard deviations beyond which an objective was missed, and not by chance
+_REMEMBERED_S = 1800.0  # since the objective was missed last
 _IN_VAIN = 0.8  # part of the requests that may be late, at most, for those that no replica helps
 
 
@@ -47,10 +49,16 @@ class Correction:
 
 
 class Room:
-    """The load for which there is room, over the bound of the forecast: more of it where requests were late."""
+    """The load for which there is room, over the bound of the forecast: more of it where requests were late.
+
+    A factor with which the objective was missed is remembered, and not tried again for a while: the load that missed
+    it comes back.
+    """
 
     def __init__(self) -> None:
         self.factor = 1.1
+        self._least, self._least_until_s = _TIGHTEST, 0.0
+        self._missed = False
         self._seen: deque[tuple[float, int, int]] = deque()  # times, ended and late requests
         self._ended = self._late = 0
         self._next_s = 0.0
@@ -71,7 +79,27 @@ class Room:
         if now_s < self._next_s or self._ended < _MIN_ENDED:
             return
         self._next_s = now_s + _STEP_S
-        in_vain = min(hopeless(), _IN_VAIN * allowed)
-        share = (self._late / self._ended - in_vain) / (allowed - in_vain)
-        step = _LESS if share < _FEW else _MORE if share > _MANY else 1.0
-        self.factor = min(_WIDEST, max(_TIGHTEST, self.factor * step))
+        least = self._least_factor(now_s, allowed)
+        self.factor = min(_WIDEST, max(least, self.factor * self._step(allowed, hopeless())))
+
+    def _step(self, allowed: float, hopeless: float) -> float:
+        """Return what the factor is multiplied by. Late requests that chance explains ask for no more room."""
+        in_vain = min(hopeless, _IN_VAIN * allowed)
+        late, least_late = (
+            (count / self._ended - in_vain) / (allowed - in_vain)
+            for count in (self._late, self._late - math.sqrt(self._late))
+        )
+        return _LESS if late < _FEW else _MORE if least_late > _MANY else 1.0
+
+    def _least_factor(self, now_s: float, allowed: float) -> float:
+        """Return the least factor: half-way to the widest from that with which the objective was missed of late."""
+        if now_s >= self._least_until_s:
+            self._least = _TIGHTEST
+        may_be = allowed * self._ended
+        missed = self._late > may_be + _CHANCE * math.sqrt(may_be)
+        if missed and not self._missed:
+            self._least = max(self._least, (self.factor + _WIDEST) / 2.0)
+        if missed:
+            self._least_until_s = now_s + _REMEMBERED_S
+        self._missed = missed
+        return self._least

@@ -26,14 +26,33 @@ from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.keys_file import KeyBook
 from longboat.spec.files.load import fleet_from, load_fleet
 from longboat.spec.policy import policy_of
+from longboat.spec.text.location import show
+from longboat.spec.types.external import PriceSpec
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
 if TYPE_CHECKING:
     from longboat.cluster.ray.session import Session
 
-__all__ = ("AddedModel", "add_model", "end_started", "fleet_with_model", "fleet_without", "only_model", "remove_models")
+__all__ = (
+    "AddedModel",
+    "WantedModel",
+    "add_model",
+    "end_started",
+    "fleet_with_model",
+    "fleet_without",
+    "only_model",
+    "remove_models",
+)
 
 ORIGIN = "the model"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedModel:
+    """A model that an operator asks for, and what its tokens are to cost."""
+
+    model: ModelSpec
+    price: PriceSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +60,21 @@ class AddedModel:
     """A model that was added, as it was asked for."""
 
     model: ModelSpec
+    price: PriceSpec | None
     plan: CheckedPlan
     # what is true once its replicas are ready
     goal: Goal
 
 
-def add_model(session: Session, entry: Mapping[str, Any], mark: StartedModel, console: Console) -> AddedModel:
+def add_model(session: Session, added: WantedModel, mark: StartedModel, console: Console) -> AddedModel:
     """Add a model to the running fleet, of which nothing else changes.
 
-    entry: as it would stand in the fleet file; mark: the operator. Returns once the controller has the change.
+    mark: the operator. Returns once the controller has the change.
 
     Raises UserInputError, with the planner's words where the model has no room, ClusterError where no fleet is up.
     """
-    told = _told(session)
-    model = only_model(entry)
-    wanted = fleet_with_model(_asked(told), model)
+    told, model = _told(session), added.model
+    wanted = fleet_with_model(_asked(told), added)
     basis = planning_basis(console)
     options = up_options(wanted, told, replan=False, force=False)
     try:
@@ -80,7 +99,7 @@ def add_model(session: Session, entry: Mapping[str, Any], mark: StartedModel, co
         started=model.name,
         remedy=f"longboat stop {model.name} ends it",
     )
-    return AddedModel(model, plan, goal)
+    return AddedModel(model, added.price, plan, goal)
 
 
 def end_started(session: Session, name: str) -> None:
@@ -116,36 +135,50 @@ def remove_models(
     return text
 
 
-def fleet_with_model(fleet: Fleet, model: ModelSpec) -> Fleet:
+def fleet_with_model(fleet: Fleet, added: WantedModel) -> Fleet:
     """Return the fleet with one more model. Raises UserInputError for a name that is taken."""
+    model = added.model
     if model.name in fleet.names:
         hint = "choose another name, or scale that one"
         raise UserInputError(f"name: the fleet has a model {model.name} already", hint=hint)
-    return load_fleet(dump_fleet(fleet.model_copy(update={"models": (*fleet.models, model)})), "the fleet with it")
+    prices = fleet.gateway.prices if added.price is None else {**fleet.gateway.prices, model.name: added.price}
+    gateway = fleet.gateway.model_copy(update={"prices": prices})
+    wanted = fleet.model_copy(update={"models": (*fleet.models, model), "gateway": gateway})
+    return load_fleet(dump_fleet(wanted), "the fleet with it")
 
 
 def fleet_without(fleet: Fleet, names: Collection[str]) -> Fleet:
-    """Return the fleet without these models."""
+    """Return the fleet without these models and their prices."""
+    prices = {name: price for name, price in fleet.gateway.prices.items() if name not in names}
     return fleet.model_copy(
         update={
+            "gateway": fleet.gateway.model_copy(update={"prices": prices}),
             "models": tuple(model for model in fleet.models if model.name not in names),
             "external": tuple(model for model in fleet.external if model.name not in names),
         }
     )
 
 
-def only_model(entry: Mapping[str, Any], folder: str = "/") -> ModelSpec:
-    """Read a model's entry, as it stands in the fleet file. Raises UserInputError with its mistakes.
+def only_model(entry: Mapping[str, Any], price: Mapping[str, Any] | None = None, folder: str = "/") -> WantedModel:
+    """Read a model's entry and price, as they stand in the fleet file. Raises UserInputError with their mistakes.
 
     folder: where a path that is relative was meant, for the hint
     """
-    try:
-        fleet = fleet_from({"models": [dict(entry)]}, ORIGIN, folder=folder)
-    except UserInputError as error:
-        raise _about(error, "", 0) from None
+    fleet = _read({"models": [dict(entry)]}, folder)
     if not fleet.models:
         raise UserInputError("engine: external models are not started", hint="write it into the fleet file")
-    return fleet.models[0]
+    (model,) = fleet.models
+    if price is None:
+        return WantedModel(model)
+    priced = _read({"models": [dict(entry)], "gateway": {"prices": {model.name: dict(price)}}}, folder, model.name)
+    return WantedModel(model, priced.gateway.prices[model.name])
+
+
+def _read(values: Mapping[str, Any], folder: str, name: str = "") -> Fleet:
+    try:
+        return fleet_from(dict(values), ORIGIN, folder=folder)
+    except UserInputError as error:
+        raise _about(error, name, 0) from None
 
 
 def _told(session: Session) -> dict[str, Any]:
@@ -160,8 +193,10 @@ def _asked(told: Mapping[str, Any]) -> Fleet:
 
 def _about(error: UserInputError, name: str, index: int) -> UserInputError:
     """Return the error in words of the form, which has no list of models."""
-    place, short = f"models[{index}]", f"{name}: " if name else ""
-    problems = tuple(replace(one, where=one.where.replace(place, "").lstrip(".")) for one in error.problems)
+    place, price, short = f"models[{index}]", show(("gateway", "prices", name)), f"{name}: " if name else ""
+    problems = tuple(
+        replace(one, where=one.where.replace(place, "").replace(price, "price").lstrip(".")) for one in error.problems
+    )
     words = "; ".join(dict.fromkeys(map(str, problems)))
     hints = "; ".join(dict.fromkeys(one.hint for one in problems if one.hint))
     return UserInputError(f"{short}{words}", hint=hints, problems=problems)
@@ -170,7 +205,8 @@ def _about(error: UserInputError, name: str, index: int) -> UserInputError:
 def _check_only(running: Fleet, planned: Fleet, name: str) -> None:
     """Raise UserInputError where the fleet with the model differs from the running one in anything else."""
     change = diff(running, planned)
-    others = [line for line in change.lines() if line != f"+ {name}"]
+    price = f"~ gateway.prices.{name}:"
+    others = [line for line in change.lines() if line != f"+ {name}" and not line.startswith(price)]
     if change.added == (name,) and not others:
         return
     what = f"{name} would change more of the fleet than itself: {'; '.join(others)}"

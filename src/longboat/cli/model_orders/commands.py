@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from longboat.cli.fleet.model_changes import end_started, only_model
+from longboat.cli.fleet.model_changes import end_started
 from longboat.cli.fleet.readiness import wait_ready
-from longboat.cli.model_orders.order import StartOrder, entry_of, start_model, started_values
+from longboat.cli.model_orders.order import StartOrder, start_model, started_values, wanted_model
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cli.shared.console import make_console
 from longboat.core.errors import UserInputError
@@ -28,7 +28,7 @@ def run_start(given: Mapping[str, object], *, wait: bool, timeout_s: float, as_j
     ready: it stays in the fleet then, with its error, until it is stopped.
     """
     order = _order(given)
-    only_model(entry_of(order), os.getcwd())  # mistakes are said without a cluster
+    wanted_model(order, os.getcwd())  # mistakes are said without a cluster
     with connect() as session:
         added = start_model(session, order)
         found = started_values(added)
@@ -51,6 +51,8 @@ def run_stop(model: str, *, as_json: bool) -> None:
 
 def _order(given: Mapping[str, object]) -> StartOrder:
     fields = {name: value for name, value in given.items() if value not in ("", None)}
+    if isinstance(price := fields.get("price"), str):
+        fields["price"] = _price(price)
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     try:
         return msgspec.convert({**fields, "order": "start", "by": by}, StartOrder)
@@ -61,8 +63,21 @@ def _order(given: Mapping[str, object]) -> StartOrder:
         raise UserInputError(words, hint="longboat start --help lists limits") from None
 
 
+def _price(text: str) -> dict[str, object]:
+    """Read ``0.5/1.5`` or ``0.5/1.5/EUR``. Raises UserInputError."""
+    prompt, _, rest = text.partition("/")
+    completion, _, currency = rest.partition("/")
+    try:
+        price: dict[str, object] = {"input_per_million": float(prompt), "output_per_million": float(completion)}
+    except ValueError:
+        hint = "write what a million prompt tokens and a million completion tokens cost: 0.5/1.5, or 0.5/1.5/EUR"
+        raise UserInputError(f"price: {text!r} is not two numbers", hint=hint) from None
+    return {**price, "currency": currency} if currency else price
+
+
 def _say(found: Mapping[str, Any]) -> None:
     print(f"{found['started']}: {found['shape']}; {found['why']}")
     for note in found["notes"]:
         print(f"  {note}")
-    print(f"to keep it, write into the fleet file: - {found['entry']}")
+    price = f", and into its gateway's prices: {found['price']}" if found["price"] else ""
+    print(f"to keep it, write into the fleet file: - {found['entry']}{price}")

@@ -12,12 +12,32 @@ from msgspec import Meta, Struct
 from longboat.core.errors import LongboatError, UserInputError
 
 if TYPE_CHECKING:
-    from longboat.cli.fleet.model_changes import AddedModel
+    from longboat.cli.fleet.model_changes import AddedModel, WantedModel
     from longboat.cluster.ray.session import Session
 
-__all__ = ("EndOrder", "StartOrder", "answer_bytes", "entry_of", "start_model", "started_values")
+__all__ = (
+    "EndOrder",
+    "PriceOrder",
+    "StartOrder",
+    "answer_bytes",
+    "entry_of",
+    "start_model",
+    "started_values",
+    "wanted_model",
+)
 
 _Name = Annotated[str, Meta(max_length=256)]
+
+
+_Price = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
+class PriceOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model's tokens cost its tenants, as in ``gateway.prices`` of the fleet file."""
+
+    input_per_million: _Price
+    output_per_million: _Price
+    currency: Annotated[str, Meta(max_length=3)] = "USD"
 
 
 class StartOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="start", tag_field="order"):
@@ -31,6 +51,7 @@ class StartOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     replicas: Annotated[int, Meta(ge=1, le=10_000)] = 1
     context: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None  # None: the model's longest
     cpus: Annotated[float, Meta(gt=0, le=1024)] | None = None  # of one rank; None: the fleet file's default
+    price: PriceOrder | None = None
 
 
 class EndOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="end", tag_field="order"):
@@ -79,12 +100,22 @@ def start_model(session: Session, order: StartOrder) -> AddedModel:
     from longboat.cluster.fleet.started import StartedModel
 
     mark = StartedModel(by=order.by, since_s=round(time.time(), 3))
-    return add_model(session, entry_of(order), mark, make_console(stderr=True))
+    return add_model(session, wanted_model(order), mark, make_console(stderr=True))
+
+
+def wanted_model(order: StartOrder, folder: str = "/") -> WantedModel:
+    """Read the order as the fleet file's lines would be. Raises UserInputError with its mistakes.
+
+    folder: where a path that is relative was meant, for the hint
+    """
+    from longboat.cli.fleet.model_changes import only_model
+
+    return only_model(entry_of(order), None if order.price is None else msgspec.to_builtins(order.price), folder)
 
 
 def started_values(added: AddedModel) -> dict[str, Any]:
-    """Return what was decided, and the entry that keeps the model once it stands in the fleet file."""
-    from longboat.spec.files.dump import dump_model
+    """Return what was decided, and the entry and price that keep the model once they stand in the fleet file."""
+    from longboat.spec.files.dump import dump_model, dump_price
 
     name, plan = added.model.name, added.plan
     return {
@@ -93,6 +124,7 @@ def started_values(added: AddedModel) -> dict[str, Any]:
         "why": plan.decision.reasons.get(name) or plan.shapes[name].reason,
         "notes": list(plan.decision.notes.get(name, ())),
         "entry": dump_model(added.model),
+        "price": "" if added.price is None else dump_price(name, added.price),
     }
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from longboat.core.errors import Problem, UserInputError
-from longboat.spec.files.dump import dump_model
+from longboat.spec.files.dump import dump_model, dump_price
 from longboat.spec.files.load import load_fleet
 from longboat.spec.types.fleet import Fleet
 
@@ -74,7 +74,10 @@ def _left_out(values: Mapping[str, Any], wanted: Fleet) -> Mapping[str, StartedM
 
 
 def _lacking(model: str, mark: StartedModel, values: Mapping[str, Any]) -> Problem:
-    spec = asked_fleet(values).model_named(model)
+    fleet = asked_fleet(values)
+    spec, price = fleet.model_named(model), fleet.gateway.prices.get(model)
     entry = f"write - {dump_model(spec)} to keep it" if spec is not None else "write it to keep it"
+    if price is not None:
+        entry = f"{entry}, and below gateway.prices {dump_price(model, price)}"
     what = f"the file lacks {model}, which was {mark}"
     return Problem(where="models", what=what, hint=f"{entry}; --end-started ends it")

@@ -126,6 +126,7 @@ _SECURITY = {
 _TEXT = {"type": "string"}
 _NAME = {"type": "string", "minLength": 1, "maxLength": 256}
 _SOURCE = {"type": "string", "minLength": 1, "maxLength": 4096}
+_MONEY = {"type": "number", "minimum": 0, "maximum": 1_000_000}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
 _SCHEMAS = {
     "Error": {
@@ -174,6 +175,15 @@ _BODIES = {
         replicas={"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1},
         context={"type": "integer", "minimum": 1, "maximum": 100_000_000},
         cpus={"type": "number", "exclusiveMinimum": 0, "maximum": 1024, "description": "Of one rank"},
+        price={
+            **_form(
+                "input_per_million output_per_million",
+                input_per_million=_MONEY,
+                output_per_million=_MONEY,
+                currency={"type": "string", "maxLength": 3, "default": "USD"},
+            ),
+            "description": "Of a million tokens, as in gateway.prices of the fleet file",
+        },
     ),
     "/admin/v1/models/{id}/scale": _form(
         "replicas", replicas={"oneOf": [{"type": "integer", "minimum": 1, "maximum": 100_000}, {"const": "auto"}]}

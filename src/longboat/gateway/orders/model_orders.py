@@ -38,7 +38,7 @@ class ModelOrders:
         except orjson.JSONDecodeError:
             form = None
         if not isinstance(form, dict):
-            optional = '"name", "engine", "replicas", "context" and "cpus"'
+            optional = '"name", "engine", "replicas", "context", "cpus" and "price"'
             message = f'Send {{"source": MODEL}} as one JSON object, and {optional} where they are needed.'
             return Refusal(status=400, message=message, code="bad_model")
         return await self._carry_out({**form, "order": "start", "by": by})

@@ -9,9 +9,10 @@ import math
 import yaml
 
 from longboat.spec.text.yaml_text import RESOLVERS
+from longboat.spec.types.external import PriceSpec
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
-__all__ = ("dump_fleet", "dump_model", "fleet_digest")
+__all__ = ("dump_fleet", "dump_model", "dump_price", "fleet_digest")
 
 
 LINE_BREAKS = frozenset("\x85\u2028\u2029")
@@ -37,7 +38,15 @@ def dump_fleet(fleet: Fleet) -> str:
 
 def dump_model(model: ModelSpec) -> str:
     """Write a model's entry in one line, with what differs from the defaults."""
-    data = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return _line(model.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+
+def dump_price(name: str, price: PriceSpec) -> str:
+    """Write a model's price in one line, as it stands in the fleet file below ``gateway.prices``."""
+    return _line({name: price.model_dump(mode="json", exclude_defaults=True)})[1:-1]
+
+
+def _line(data: dict[str, object]) -> str:
     text = yaml.dump(data, Dumper=StrictDumper, sort_keys=False, default_flow_style=True, width=math.inf)
     return str(text).strip()
 

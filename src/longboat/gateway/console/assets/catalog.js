@@ -21,8 +21,10 @@ export function fitting(start) {
   const slo = h("input", { placeholder: "ttft=500ms,itl=50ms", size: "22", "aria-label": "Limits", spellcheck: "false" });
   const button = h("button", { text: "Look" });
   const said = h("span", { class: "soft", role: "status" });
-  const list = table([
-    { title: "Model", cell: (row) => ({ text: row.model, href: `/console/plan?model=${encodeURIComponent(row.model)}&on=${encodeURIComponent(on.value)}`, class: "name" }) },
+  let rows = [];
+  let machines = "live"; // those of the rows
+  const made = () => table([
+    { title: "Model", cell: (row) => ({ text: row.model, href: `/console/plan?model=${encodeURIComponent(row.model)}&on=${encodeURIComponent(machines)}`, class: "name" }) },
     { title: "Parameters", num: true, cell: (row) => `${(row.params / 1e9).toFixed(1)}B` },
     { title: "Weights", cell: (row) => (row.fits ? row.quantization : { text: "no", class: "tag" }) },
     { title: "Tokens/s", num: true, cell: (row) => (row.fits ? short(row.tokens_per_s) : "–") },
@@ -31,13 +33,14 @@ export function fitting(start) {
     { title: "Longest", num: true, cell: (row) => (row.fits ? short(row.max_context_tokens) : "–") },
     { title: "Held", num: true, cell: (row) => (row.fits ? count(row.max_sequences) : "–") },
     { title: "$/M tokens", num: true, cell: (row) => usd(row.usd_per_million) },
-    { title: "Start", cell: (row) => ({ node: (cell) => starter(cell, row) }) },
+    ...(machines === "live" ? [{ title: "Start", cell: (row) => ({ node: (cell) => starter(cell, row) }) }] : []),
     { title: "Plan, or why not", wide: true, cell: (row) => (row.missed ? { text: `misses ${row.missed}: ${row.plan}`, class: "soft" } : row.plan) },
   ], (row) => row.model, { empty: "Look, and the planner compares the models of the catalog on these machines." });
-  let rows = [];
+  let list = made();
   function starter(cell, row) {
-    const source = on.value.trim() === "live" ? row.source : "";
-    cell.replaceChildren(source ? h("button", { text: "Start …", "aria-label": `Start ${row.model}`, onclick: () => start(source) }) : "");
+    const button = () => h("button", { text: "Start …", "aria-label": `Start ${row.model}`, onclick: () => start(row.source) });
+    const why = row.fits ? "needs weights in this format" : "";
+    cell.replaceChildren(row.source ? button() : h("span", { class: "soft", text: why }));
   }
   const all = h("input", { type: "checkbox", onchange: () => show() });
   const show = () => list.update(all.checked ? rows : rows.filter((row) => row.fits && !row.missed));
@@ -50,9 +53,13 @@ export function fitting(start) {
     try {
       const found = await post("plan", { kind: "fit", on: on.value, slo: slo.value });
       rows = found.models;
+      machines = on.value.trim();
+      const before = list.node;
+      list = made();
+      before.replaceWith(list.node);
       show();
       const missing = rows.filter((row) => row.missed).length;
-      text(said, `${rows.filter((row) => row.fits).length} of ${rows.length} fit on ${found.cluster}${missing ? `, ${missing} of them miss the limits` : ""}.`);
+      text(said, `${rows.filter((row) => row.fits).length} of ${rows.length} fit on ${found.cluster}${missing ? `, ${missing} of them miss the limits` : ""}.${machines === "live" ? "" : " To start one, look at “live”."}`);
     } catch (problem) {
       text(said, problem.message);
     }

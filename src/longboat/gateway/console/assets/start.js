@@ -9,7 +9,22 @@ const FIELDS = {
   engine: { label: "Engine", placeholder: "vllm", size: "9" },
   replicas: { label: "Replicas", type: "number", min: "1", value: "1" },
   context: { label: "Longest request (tokens)", type: "number", min: "1", placeholder: "the model’s" },
+  input_per_million: { label: "Price of a million prompt tokens", type: "number", min: "0", step: "any", placeholder: "none" },
+  output_per_million: { label: "of a million completion tokens", type: "number", min: "0", step: "any", placeholder: "none" },
+  currency: { label: "in", size: "4", placeholder: "USD", maxlength: "3" },
 };
+
+const PRICE = ["input_per_million", "output_per_million", "currency"];
+
+/** What the form says, as the admin API takes it; what is empty is left to the fleet. */
+function orderOf(fields) {
+  const given = Object.entries(fields)
+    .filter(([, field]) => field.value.trim())
+    .map(([name, field]) => [name, field.type === "number" ? field.valueAsNumber : field.value.trim()]);
+  const price = given.filter(([name]) => PRICE.includes(name));
+  const order = given.filter(([name]) => !PRICE.includes(name));
+  return Object.fromEntries(price.length ? [...order, ["price", Object.fromEntries(price)]] : order);
+}
 
 /** The part of the page. `open(source)` fills the form, for a row of the catalog. */
 export function starting(part, wanted) {
@@ -32,9 +47,8 @@ export function starting(part, wanted) {
   list.update([]);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const given = Object.entries(fields).map(([name, field]) => [name, field.type === "number" ? field.valueAsNumber : field.value.trim()]);
-    change("It is being planned on the nodes …", () => post("start-model", Object.fromEntries(given.filter(([, value]) => value))), (found) => {
-      text(entry, `- ${found.entry}`);
+    change("It is being planned on the nodes …", () => post("start-model", orderOf(fields)), (found) => {
+      text(entry, `- ${found.entry}${found.price ? `, and below gateway.prices ${found.price}` : ""}`);
       return `${found.started} is being started (${found.shape}): ${[found.why, ...found.notes].join("; ")}.`;
     });
   });

@@ -36,7 +36,7 @@ export function show(main, { query }) {
     { title: "Share used", num: true, cell: (row) => ({ text: percent(row.used / row.limit), class: row.used >= row.limit ? "tag bad" : row.used >= 0.8 * row.limit ? "tag warn" : "" }) },
   ], (row) => `${row.tenant} ${row.model} ${row.kind}`, { empty: "No daily limit is set." });
   const ofToday = h("div", { class: "hidden" }, h("h2", { text: "Left today" }), limits.node);
-  main.append(h("p", { class: "row" }, by.node, save, picture, bill, h("span", { class: "soft", text: "The last 31 days, of this node. `longboat usage` adds up all nodes." })),
+  main.append(h("p", { class: "row" }, by.node, save, picture, bill, h("span", { class: "soft" }, "The last 31 days, of this node. ", h("code", { text: "longboat usage" }), " adds up all nodes.")),
     h("div", { class: "plots" }, cost.node, output.node, prompt.node), ofToday, h("h2", { text: "Total" }), list.node);
 
   function changed(value) {
