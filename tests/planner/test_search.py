@@ -163,6 +163,15 @@ def test_limits_are_read_from_text() -> None:
             parse_slo(text)
 
 
+@pytest.mark.parametrize("text", ["ttft=5", "itl=0.05", "ttft=2s,itl=50"])
+def test_limit_without_a_unit_is_refused(text: str) -> None:
+    """5 would be 5 ms to one reader and 5 s to another."""
+    with pytest.raises(UserInputError, match="a time without a unit") as refused:
+        parse_slo(text)
+    name, _, number = text.split(",")[-1].partition("=")
+    assert refused.value.hint == f"write --slo {name}={number}ms, or {name}={number}s"
+
+
 def test_sixty_four_mixed_nodes_take_seconds() -> None:
     """Five seconds of CPU are the promise; this is a generous bound on what takes about two."""
     began_s = time.process_time()

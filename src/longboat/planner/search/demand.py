@@ -99,7 +99,10 @@ class Demand:
 
 
 def parse_slo(text: str) -> Slo:
-    """Read ``ttft=500ms,itl=50ms``. Raises UserInputError that names the part which is not understood."""
+    """Read ``ttft=500ms,itl=50ms``; each time has a unit, ``ms`` or ``s``, as durations of a fleet file have one.
+
+    Raises UserInputError that names the part which is not understood.
+    """
     found: dict[str, float] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, _, value = (word.strip().lower() for word in part.partition("="))
@@ -111,5 +114,10 @@ def parse_slo(text: str) -> Slo:
         seconds = SECONDS.fullmatch(value)
         if seconds is None or float(seconds[1]) <= 0:
             raise UserInputError(f"{part!r} does not give a time above 0", hint=EXAMPLE)
+        if not seconds[2]:
+            raise UserInputError(
+                f"{part!r} is a time without a unit",
+                hint=f"write --slo {name}={seconds[1]}ms, or {name}={seconds[1]}s",
+            )
         found[SLO_NAMES[name]] = float(seconds[1]) * (1.0 if seconds[2] == "s" else 1e-3)
     return Slo(**found)
