@@ -139,7 +139,7 @@ class Forecaster:
         if key not in self._known:
             divisions = self._divisions(layout, self._load(users))
             self._known[key] = [self.of(layout, stages, users, busy) for stages in divisions]
-        return [replace(one, layout=layout) for one in self._known[key]]
+        return [one if one.layout is layout else replace(one, layout=layout) for one in self._known[key]]
 
     def of(self, layout: Layout, stages: Sequence[int], users: float, busy: int) -> Forecast:
         """Return the forecast of a layout with these layers. users: of one replica."""
