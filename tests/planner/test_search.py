@@ -158,6 +158,7 @@ def test_an_engine_that_does_not_run_there_is_refused() -> None:
 
 def test_limits_are_read_from_text() -> None:
     assert parse_slo("ttft=500ms, itl=0.05s") == Slo(ttft_s=0.5, itl_s=0.05)
+    assert parse_slo("ttft = 500 ms  itl=50ms") == Slo(ttft_s=0.5, itl_s=0.05)
     for text in ("ttft=fast", "tftt=5ms", "itl=0ms"):
         with pytest.raises(UserInputError):
             parse_slo(text)

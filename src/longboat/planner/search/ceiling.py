@@ -98,7 +98,7 @@ class Ceilings:
             waiting = 2.0 * waiting + 1.0
 
     def _least_s(self, layout: Layout, first: Place, running: float) -> tuple[float, float]:
-        """Return TTFT and ITL, in seconds, that a replica takes at least where so many requests or more run."""
+        """Return TTFT and ITL, in seconds, that a replica takes at least where this number of requests or more run."""
         constants, itl_factor, ttft_factor = self._constants(first)
         depth = len(layout.places) if self.engine.overlaps_stages else 1
         step_s, _ = self._pass_s(layout, max(1.0, running / depth), min(running, depth), decoding=True)

@@ -15,6 +15,7 @@ from longboat.planner.predict.load import Load as Traffic
 __all__ = ("Demand", "Slo", "parse_slo")
 
 SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|)")
+BETWEEN = re.compile(r",|\s+(?=[A-Za-z]+\s*=)")  # limits of --slo
 SLO_NAMES = {"ttft": "ttft_s", "itl": "itl_s", "tpot": "itl_s"}
 # That vLLM and SGLang take into one step at most by default, on large cards; further requests wait.
 MAX_SEQUENCES = 1024
@@ -104,7 +105,7 @@ def parse_slo(text: str) -> Slo:
     Raises UserInputError that names the part which is not understood.
     """
     found: dict[str, float] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in filter(None, (piece.strip() for piece in BETWEEN.split(text))):
         name, _, value = (word.strip().lower() for word in part.partition("="))
         if name not in SLO_NAMES:
             near = nearest_names(name, SLO_NAMES)
