@@ -125,8 +125,8 @@ class Forecaster:
         self.shape, self.demand, self.engine, self.calibration = shape, demand, engine, calibration
         self.traits = engine_traits(engine)
         self._known: dict[tuple[object, ...], list[Forecast]] = {}
-        # The work of layers that was counted (``work``), for all deployments of this model and engine.
-        self.counted: Counted = {}
+        # The work of layers that was counted (``work``) for this model and engine, under any demand.
+        self.counted: Counted = shape.once(("work", engine), dict)
         self._times = StageTimes(shape, self.traits, demand.traffic(1.0), self.counted)
 
     def divided(self, layout: Layout, share: float = 1.0) -> list[Forecast]:
