@@ -60,7 +60,7 @@ GPUStack's performance lab, without a TTFT.
 **No answer** is one that did not come within four minutes on a loaded machine, or an error that the program prints.
 
 **Not here.** llmfit answers for one request without a split: [its answers about memory](memory-peers.md) stand apart.
-gguf-parser is a Go module, and its registry was out of reach.
+gguf-parser answers for GGUF files in llama.cpp only: [a page of its own](memory-peers-gguf.md) has it.
 """
 
 

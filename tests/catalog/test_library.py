@@ -155,3 +155,11 @@ def test_mistakes_in_an_own_file_are_told_with_their_path(change: tuple[str, str
     problem = caught.value.problems[0]
     assert problem.where == where
     assert what in problem.what
+
+
+@pytest.mark.parametrize("name", ["mac studio", "MacBook Pro", "Mac mini"])
+def test_mac_is_answered_with_the_names_of_chips(name: str) -> None:
+    with pytest.raises(UserInputError) as refused:
+        LIBRARY.accelerators.find(name)
+    assert "M3 Ultra" in refused.value.hint
+    assert "M4 Max" in refused.value.hint

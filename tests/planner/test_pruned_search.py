@@ -15,7 +15,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.planner.machines.pools import pools_of
 from longboat.planner.memory.fit import plan_fit
-from longboat.planner.memory.split_shape import Split
+from longboat.planner.memory.split_shape import EngineKind, Split
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.machine import LOOPBACK
@@ -79,6 +79,36 @@ def test_bound_is_never_below_the_forecast(seed: int) -> None:
             if len(layout.places) <= len(model.layers):
                 found = one.best(layout, share)
                 assert found.tokens_per_s <= bounds.tokens_per_s(layout, share), layout.split_title
+
+
+STRICT = Slo(ttft_s=0.02, itl_s=0.001)  # limits that none keeps
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
+@pytest.mark.parametrize("seed", CASES)
+def test_limits_are_missed_by_no_less_than_the_bound_says(seed: int, engine: EngineKind) -> None:
+    model, on, demand = case(seed)
+    forecaster = Forecasters(replace(demand, slo=STRICT), CALIBRATION).of(model, engine)
+    one = Search(pools_of(parse_cluster(on, LIBRARY)), forecaster)
+    bounds = Ceilings(forecaster)
+    for layout in list(one.every_layout())[::7]:
+        found = one.best(layout) if len(layout.places) <= len(model.layers) else None
+        if found is not None and found.outcome is not None:
+            excess = STRICT.excess(found.prediction.ttft_s.value, found.prediction.itl_s.value)
+            assert bounds.least_excess(layout) <= excess, layout.split_title
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
+@pytest.mark.parametrize("seed", CASES)
+def test_plans_that_miss_limits_are_those_of_a_search_without_bounds(seed: int, engine: EngineKind) -> None:
+    model, on, demand = case(seed)
+    strict = replace(demand, slo=STRICT)
+    pruned, whole = (
+        search([model], parse_cluster(on, LIBRARY), strict, engine, CALIBRATION, prune=prune) for prune in (True, False)
+    )
+    assert [(plan.title, plan.tokens_per_s) for plan in pruned.plans] == [
+        (plan.title, plan.tokens_per_s) for plan in whole.plans
+    ]
 
 
 def test_bounds_spare_most_forecasts() -> None:

@@ -158,9 +158,19 @@ def test_an_engine_that_does_not_run_there_is_refused() -> None:
 
 def test_limits_are_read_from_text() -> None:
     assert parse_slo("ttft=500ms, itl=0.05s") == Slo(ttft_s=0.5, itl_s=0.05)
+    assert parse_slo("ttft = 500 ms  itl=50ms") == Slo(ttft_s=0.5, itl_s=0.05)
     for text in ("ttft=fast", "tftt=5ms", "itl=0ms"):
         with pytest.raises(UserInputError):
             parse_slo(text)
+
+
+@pytest.mark.parametrize("text", ["ttft=5", "itl=0.05", "ttft=2s,itl=50"])
+def test_limit_without_a_unit_is_refused(text: str) -> None:
+    """5 would be 5 ms to one reader and 5 s to another."""
+    with pytest.raises(UserInputError, match="a time without a unit") as refused:
+        parse_slo(text)
+    name, _, number = text.split(",")[-1].partition("=")
+    assert refused.value.hint == f"write --slo {name}={number}ms, or {name}={number}s"
 
 
 def test_sixty_four_mixed_nodes_take_seconds() -> None:

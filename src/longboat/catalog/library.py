@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,6 +28,9 @@ from longboat.core.errors import Problem, UserInputError
 __all__ = ("Library", "Shelf", "built_in_library", "load_library")
 
 E = TypeVar("E", bound=Entry)
+# Words in names of machines that are known by the name of their chip.
+MACS = ("mac", "apple silicon")
+CHIP = re.compile(r"M\d (Pro|Max|Ultra)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Shelf(Mapping[str, E]):
         found = find_name(name, self.known)
         if found is not None:
             return self.entries[found]
-        near = nearest_names(name, self.entries)
+        near = _chips(name, self.entries) or nearest_names(name, self.entries)
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
@@ -124,6 +128,11 @@ def read_catalog_file(text: str, origin: str) -> CatalogFile:
     except ValueError as error:
         problem = Problem(where=origin, what=f"not TOML: {error}", hint="see docs/concepts/planning.md")
     raise UserInputError(str(problem), hint=problem.hint, problems=(problem,))
+
+
+def _chips(name: str, entries: Iterable[str]) -> tuple[str, ...]:
+    """Return the chips that the name of a Mac may mean; none for other names."""
+    return tuple(filter(CHIP.fullmatch, entries)) if any(word in name.lower() for word in MACS) else ()
 
 
 def _shelf(kind: str, entries: Iterable[E]) -> Shelf[E]:

@@ -32,7 +32,9 @@ WINDOW_KINDS = ("sliding_attention", "chunked_attention")
 FULL_KINDS = ("full_attention", "attention", "global_attention", "deepseek_sparse_attention", "indexed_attention")
 # Families whose queries, keys and values have biases, without a field for it in the config.
 ALWAYS_BIASED = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")
-QK_NORM_TYPES = ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_5", "hunyuan")
+QK_NORM_TYPES = ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_5", "hunyuan", "afmoe")
+# Families whose attention has a gate for its output, as wide as the queries.
+GATED_ATTENTION = ("qwen3_next", "qwen3_5", "afmoe")
 # Fields that some publishers write as a list, one number for each layer.
 PER_LAYER = (
     *("intermediate_size", "moe_intermediate_size", "num_experts", "moe_topk", "num_shared_expert"),
@@ -109,7 +111,7 @@ def read_mixer(fields: Fields, hidden: int, index: int, kind: str) -> Mixer:
         heads,
         window_tokens=window,
         bias=bias,
-        out_gate=fields.flag("attn_output_gate") or model_type.startswith(("qwen3_next", "qwen3_5")),
+        out_gate=fields.flag("attn_output_gate") or model_type.startswith(GATED_ATTENTION),
         norm_params=_norm_params(fields, heads.num_heads + heads.num_kv_heads, heads.key_dim),
     )
 

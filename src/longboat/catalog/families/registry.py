@@ -51,6 +51,7 @@ READERS: dict[str, Reader] = {
     "MiMoV2FlashForCausalLM": read_mimo_v2,
     "MiniMaxM3ForCausalLM": read_minimax_m3,
     "NemotronHForCausalLM": read_nemotron_h,
+    "NemotronHPuzzleForCausalLM": read_nemotron_h,
 }
 
 # Readers by ``model_type``, which names a family more surely than the class where a repository has code of its own.

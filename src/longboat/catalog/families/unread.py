@@ -7,7 +7,7 @@ import re
 from longboat.catalog.families.defaults import class_fields
 from longboat.catalog.formats.config_fields import Fields
 
-__all__ = ("unread_fields",)
+__all__ = ("unread_fields", "unread_of")
 
 STRUCTURAL = re.compile(
     r"layer|head|expert|dim|size|rank|width|proj|attn|attention|ffn|mlp|moe|mamba|ssm|conv|kv|mem_|block|window|state"
@@ -37,6 +37,13 @@ def unread_fields(fields: Fields) -> tuple[str, ...]:
         if _says_something(name, value)
         if not (isinstance(value, list) and set(map(str, value)) <= {"0", "1"} and len(set(map(str, value))) < 2)
         if name not in known and STRUCTURAL.search(name) and not HARMLESS.search(name)
+    )
+
+
+def unread_of(section: Fields) -> tuple[str, ...]:
+    """Return the names of a section that belongs to layers, whatever they are called, that no reader asked for."""
+    return tuple(
+        name for name, value in section.values.items() if name not in section.seen and _says_something(name, value)
     )
 
 

@@ -88,10 +88,15 @@ MIN_MATRIX_PARAMS = 1024
 def requantized(shape: ModelShape, name: str) -> ModelShape:
     """Store the linear weights of ``shape`` as ``name`` says (``awq``, ``q4_k_m``, ``bf16``); caches stay.
 
-    Weights that the files keep unquantized count as 16 bits, as before; with ``fp32`` all have 32.
+    Weights that the files keep unquantized count as 16 bits, as before; with ``fp32`` all have 32. A second call
+    returns the same shape, with all that was counted of it.
     Raises UserInputError for an unknown name.
     """
     wanted = SYNONYMS.get(name.lower(), name.lower()).replace(" ", "_")
+    return shape.once(("requantized", wanted), lambda: _requantized(shape, wanted, name))
+
+
+def _requantized(shape: ModelShape, wanted: str, name: str) -> ModelShape:
     plain = _each_weight(replace(shape, quantization="", kv_cache_dtype=""), _plain)
     if wanted == "fp32":
         return replace(_each_weight(plain, lambda weight: replace(weight, bits=WIDE_BITS)), dtype=WIDE_DTYPE)

@@ -6,8 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.predict.deployment import Deployment
+from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load
+from longboat.planner.predict.machine import Fabric
 from longboat.planner.predict.terms import DEFAULTS
 from longboat.planner.predict.work import Pass, work_of
 
@@ -46,10 +49,10 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
     hops = {"link_hop": depth - 1.0} if depth > 1 and deployment.host_calls else {}
     return Features(
         decode=_round(deployment, step, running) | {f"decode_{name}": count for name, count in hops.items()},
-        decode_hops_s=hops_s(deployment, batch, batch),
+        decode_hops_s=_hops_s(deployment, batch, batch),
         prompt=prompt | {f"prefill_{name}": count for name, count in hops.items()},
         prompt_busy=chunks * _usual_s(slowest) / _usual_s(prompt) if overlaps else 1.0,
-        prompt_hops_s=hops_s(deployment, tokens, 1.0),
+        prompt_hops_s=_hops_s(deployment, tokens, 1.0),
         running=running,
     )
 
@@ -101,14 +104,33 @@ def _usual_s(work: Mapping[str, float]) -> float:
     return seconds
 
 
-def hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:
+def hops_s(
+    shape: ModelShape,
+    engine: EngineTraits,
+    hop: Fabric,
+    hops: int,
+    *,
+    number_bytes: float,
+    tokens: float,
+    sequences: float,
+) -> float:
     """Return seconds of all hops of one pass: what a token carries, and logits where the engine returns them."""
-    hops = len(deployment.stages) - 1
     if not hops:
         return 0.0
-    engine, link = deployment.engine, deployment.hop
-    carried = tokens * deployment.shape.hidden_size * engine.hop_bytes * deployment.number_bytes / USUAL_NUMBER_BYTES
-    seconds = hops * (engine.hop_s + link.latency_s / 2.0 + carried / link.bandwidth_bytes_per_s)
+    carried = tokens * shape.hidden_size * engine.hop_bytes * number_bytes / USUAL_NUMBER_BYTES
+    seconds = hops * (engine.hop_s + hop.latency_s / 2.0 + carried / hop.bandwidth_bytes_per_s)
     if engine.returns_logits:
-        seconds += sequences * deployment.shape.vocab_size * LOGIT_BYTES / link.bandwidth_bytes_per_s
+        seconds += sequences * shape.vocab_size * LOGIT_BYTES / hop.bandwidth_bytes_per_s
     return seconds
+
+
+def _hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:
+    return hops_s(
+        deployment.shape,
+        deployment.engine,
+        deployment.hop,
+        len(deployment.stages) - 1,
+        number_bytes=deployment.number_bytes,
+        tokens=tokens,
+        sequences=sequences,
+    )

@@ -50,11 +50,25 @@ class Prediction:
 
     ttft_s: Number
     itl_s: Number
-    request_tokens_per_s: Number  # output tokens of one request while it decodes
     total_tokens_per_s: Number  # output tokens of the replica
-    step_s: Number  # a decode step alone, a part of ``itl_s``
-    prefill_s: Number  # a prompt alone, a part of ``ttft_s``
     running: float  # requests that decode at once; fewer than asked for where the cache is full
+    alone_step_s: float  # seconds of a decode step, without an interval
+    alone_prefill_s: float  # seconds of a prompt, without an interval
+
+    @property
+    def request_tokens_per_s(self) -> Number:
+        """Output tokens of one request while it decodes."""
+        return self.itl_s.map(lambda seconds: 1.0 / seconds)
+
+    @property
+    def step_s(self) -> Number:
+        """A decode step alone, a part of ``itl_s``."""
+        return self.itl_s.scaled(self.alone_step_s)
+
+    @property
+    def prefill_s(self) -> Number:
+        """A prompt alone, a part of ``ttft_s``."""
+        return self.ttft_s.scaled(self.alone_prefill_s)
 
 
 def predict(
@@ -76,11 +90,10 @@ def predict(
     return Prediction(
         ttft_s=ttft,
         itl_s=itl,
-        request_tokens_per_s=itl.map(lambda seconds: 1.0 / seconds),
         total_tokens_per_s=itl.map(lambda seconds: _total(load, features.running, served_s, seconds)),
-        step_s=itl.scaled(times.step_s * itl_factor),
-        prefill_s=ttft.scaled(times.prefill_s * ttft_factor),
         running=features.running,
+        alone_step_s=times.step_s * itl_factor,
+        alone_prefill_s=times.prefill_s * ttft_factor,
     )
 
 

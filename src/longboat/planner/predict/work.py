@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
@@ -16,7 +16,7 @@ from longboat.planner.predict.efficiency import expert_read_share
 from longboat.planner.predict.kernels import multiply_flops, unpacks
 from longboat.planner.predict.machine import Fabric
 
-__all__ = ("Pass", "expected_experts", "head_work", "layer_work", "stage_work", "work_of")
+__all__ = ("Pass", "each_work", "expected_experts", "head_work", "layer_work", "stage_work", "work_of")
 
 # Reads and writes of the hidden state in one layer, beside the multiplications: norms, residuals, rotation, conversion.
 ACTIVATION_PASSES = 10
@@ -67,15 +67,26 @@ def work_of(
     return found
 
 
+def each_work(
+    deployment: Deployment, stage: Stage, layers: Iterable[Layer], step: Pass
+) -> Iterator[Mapping[str, float]]:
+    """Yield the quantities of each layer of a stage, then of the head, counted once for the deployments of a search.
+
+    The head is one multiplication for each sequence that samples; embedding rows are few bytes.
+    """
+    known = _known(deployment, stage, step)
+    for layer in layers:
+        yield _once(known, deployment, stage, layer, step)
+    yield _head_once(known, deployment, stage, step)
+
+
 def layer_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> dict[str, float]:
-    """Return the quantities of one layer of a stage, counted once for the deployments of a search."""
+    """Return the quantities of one layer of a stage."""
     return _once(_known(deployment, stage, step), deployment, stage, layer, step)
 
 
 def head_work(deployment: Deployment, stage: Stage, step: Pass) -> dict[str, float]:
-    """Return the quantities of the head, one multiplication for each sequence that samples; embedding rows are few
-    bytes.
-    """
+    """Return the quantities of the head."""
     return _head_once(_known(deployment, stage, step), deployment, stage, step)
 
 

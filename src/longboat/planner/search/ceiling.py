@@ -25,7 +25,7 @@ from longboat.planner.predict.features import hops_s
 from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.queueing import in_step
 from longboat.planner.predict.terms import DEFAULTS
-from longboat.planner.predict.work import Pass, head_work, layer_work
+from longboat.planner.predict.work import Pass, each_work
 from longboat.planner.search.forecast import HELD_OUTPUT, Forecaster, replica_users
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.partition import Place
@@ -67,9 +67,7 @@ class Ceilings:
         depth = len(layout.places) if self.engine.overlaps_stages else 1
         batches, batch = min(running, depth), max(1.0, running / depth)
         step_s, _ = self._pass_s(layout, batch, batches, decoding=True)
-        if id(layout) not in self._prompts:
-            self._prompts[id(layout)] = self._pass_s(layout, self.traffic.computed_tokens, 0.0, decoding=False)
-        prompt_s, busy_s = self._prompts[id(layout)]
+        prompt_s, busy_s = self._prompt_s(layout)
         output, wait = self.traffic.mean_output_tokens, ttft_factor * constants["wait"]
         own_s, others_s = wait * prompt_s, itl_factor * constants["interference"] * LEAST_INTERFERENCE * busy_s
         prompts_s = others_s + (own_s - others_s) / running if own_s > others_s else own_s
@@ -77,6 +75,44 @@ class Ceilings:
         steps = itl_factor * output + ttft_factor * constants["first_steps"]
         life_s = (steps * step_s + ttft_factor * constants["floor"]) / running + prompts_s
         return busy * output / life_s * ROUNDING if life_s > 0 else inf
+
+    def least_excess(self, layout: Layout) -> float:
+        """Return how many times its limit (``Slo.excess``) the worse of TTFT and ITL is at least, for all users.
+
+        Where at most a half, a quarter … of the users of a replica run at once, the others wait for 1, 3 … lives of
+        a request.
+        """
+        slo, first = self.demand.slo, layout.places[0]
+        numbers = {place.machine.number_bytes for place in layout.places}
+        if (slo.ttft_s is None and slo.itl_s is None) or len(numbers) > 1 or layout.expert_parallel:
+            return 1.0
+        most, _ = replica_users(self.demand.users, 1.0, layout.replicas)
+        least, waiting = inf, 0.0
+        while True:
+            running = max(1.0, most / (2.0 * (waiting + 1.0)))
+            ttft_s, itl_s = self._least_s(layout, first, running)
+            queue_s = waiting * (ttft_s + itl_s * self.traffic.mean_output_tokens)
+            least = min(least, slo.excess(ttft_s + queue_s, itl_s))
+            if running == 1.0:
+                return least / ROUNDING
+            waiting = 2.0 * waiting + 1.0
+
+    def _least_s(self, layout: Layout, first: Place, running: float) -> tuple[float, float]:
+        """Return TTFT and ITL, in seconds, that a replica takes at least where this number of requests or more run."""
+        constants, itl_factor, ttft_factor = self._constants(first)
+        depth = len(layout.places) if self.engine.overlaps_stages else 1
+        step_s, _ = self._pass_s(layout, max(1.0, running / depth), min(running, depth), decoding=True)
+        prompt_s, busy_s = self._prompt_s(layout)
+        served_s = constants["floor"] + constants["wait"] * prompt_s
+        met = 0.0 if in_step(self.traffic) else LEAST_INTERFERENCE * (running - 1.0) / self.traffic.mean_output_tokens
+        itl_s = step_s + constants["interference"] * met * busy_s
+        return ttft_factor * (served_s + constants["first_steps"] * step_s), itl_factor * itl_s
+
+    def _prompt_s(self, layout: Layout) -> tuple[float, float]:
+        """Return the least seconds of a prompt on its way through all stages, and those that it keeps the slowest."""
+        if id(layout) not in self._prompts:
+            self._prompts[id(layout)] = self._pass_s(layout, self.traffic.computed_tokens, 0.0, decoding=False)
+        return self._prompts[id(layout)]
 
     def _constants(self, place: Place) -> tuple[Mapping[str, float], float, float]:
         """Return the constants of replicas that begin on a place, and the factors of the group that was measured."""
@@ -120,7 +156,15 @@ class Ceilings:
             pool: self._seconds(layout, first, place, tokens / chunks, decoding) for pool, (place, _) in runs.items()
         }
         usual_s, known_s, ratio = self._together(list(found.values()), found[last][-1])
-        through_s = hops_s(self._across(layout), tokens / chunks, tokens if decoding else 1.0)
+        through_s = hops_s(
+            self.shape,
+            self.engine,
+            layout.hop,
+            len(layout.places) - 1,
+            number_bytes=first.machine.number_bytes,
+            tokens=tokens / chunks,
+            sequences=tokens if decoding else 1.0,
+        )
         if not self.engine.overlaps_stages:
             return through_s + chunks * known_s, chunks * known_s
         factor = min(known / usual for each in found.values() for usual, known in each if usual)
@@ -177,11 +221,6 @@ class Ceilings:
             slowest = max(slowest, _slowest_of_whole(whole, count))
         return slowest
 
-    def _across(self, layout: Layout) -> Deployment:
-        """Return as many stages as the layout has, whatever their layers: what passes between them is the same."""
-        stage = Stage(num_layers=0, machine=layout.places[0].machine)
-        return Deployment(shape=self.shape, engine=self.engine, stages=(stage,) * len(layout.places), hop=layout.hop)
-
     def _seconds(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> list[Seconds]:
         """Return seconds of each kind of layer, and of the head at the end, on one stage.
 
@@ -213,9 +252,8 @@ class Ceilings:
             context = self.traffic.mean_prompt_tokens - self.traffic.computed_tokens / 2.0
             sequences = 1.0
         step = Pass(tokens=tokens, sequences=sequences, context_tokens=context, decoding=decoding)
-        for layer, _ in self.kinds:
-            yield _seconds(layer_work(alone, stage, layer, step), constants)
-        yield _seconds(head_work(alone, stage, step), constants)
+        for work in each_work(alone, stage, (layer for layer, _ in self.kinds), step):
+            yield _seconds(work, constants)
 
     def _alone(self, stage: Stage, layout: Layout) -> Deployment:
         return Deployment(

@@ -15,6 +15,7 @@ from longboat.planner.predict.load import Load as Traffic
 __all__ = ("Demand", "Slo", "parse_slo")
 
 SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|)")
+BETWEEN = re.compile(r",|\s+(?=[A-Za-z]+\s*=)")  # limits of --slo
 SLO_NAMES = {"ttft": "ttft_s", "itl": "itl_s", "tpot": "itl_s"}
 # That vLLM and SGLang take into one step at most by default, on large cards; further requests wait.
 MAX_SEQUENCES = 1024
@@ -99,9 +100,12 @@ class Demand:
 
 
 def parse_slo(text: str) -> Slo:
-    """Read ``ttft=500ms,itl=50ms``. Raises UserInputError that names the part which is not understood."""
+    """Read ``ttft=500ms,itl=50ms``; each time has a unit, ``ms`` or ``s``, as durations of a fleet file have one.
+
+    Raises UserInputError that names the part which is not understood.
+    """
     found: dict[str, float] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in filter(None, (piece.strip() for piece in BETWEEN.split(text))):
         name, _, value = (word.strip().lower() for word in part.partition("="))
         if name not in SLO_NAMES:
             near = nearest_names(name, SLO_NAMES)
@@ -111,5 +115,10 @@ def parse_slo(text: str) -> Slo:
         seconds = SECONDS.fullmatch(value)
         if seconds is None or float(seconds[1]) <= 0:
             raise UserInputError(f"{part!r} does not give a time above 0", hint=EXAMPLE)
+        if not seconds[2]:
+            raise UserInputError(
+                f"{part!r} is a time without a unit",
+                hint=f"write --slo {name}={seconds[1]}ms, or {name}={seconds[1]}s",
+            )
         found[SLO_NAMES[name]] = float(seconds[1]) * (1.0 if seconds[2] == "s" else 1e-3)
     return Slo(**found)

@@ -125,8 +125,8 @@ class Forecaster:
         self.shape, self.demand, self.engine, self.calibration = shape, demand, engine, calibration
         self.traits = engine_traits(engine)
         self._known: dict[tuple[object, ...], list[Forecast]] = {}
-        # The work of layers that was counted (``work``), for all deployments of this model and engine.
-        self.counted: Counted = {}
+        # The work of layers that was counted (``work``) for this model and engine, under any demand.
+        self.counted: Counted = shape.once(("work", engine), dict)
         self._times = StageTimes(shape, self.traits, demand.traffic(1.0), self.counted)
 
     def divided(self, layout: Layout, share: float = 1.0) -> list[Forecast]:
@@ -139,7 +139,7 @@ class Forecaster:
         if key not in self._known:
             divisions = self._divisions(layout, self._load(users))
             self._known[key] = [self.of(layout, stages, users, busy) for stages in divisions]
-        return [replace(one, layout=layout) for one in self._known[key]]
+        return [one if one.layout is layout else replace(one, layout=layout) for one in self._known[key]]
 
     def of(self, layout: Layout, stages: Sequence[int], users: float, busy: int) -> Forecast:
         """Return the forecast of a layout with these layers. users: of one replica."""

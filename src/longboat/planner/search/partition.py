@@ -21,7 +21,7 @@ from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load as Traffic
 from longboat.planner.predict.machine import Fabric, Machine
 from longboat.planner.predict.terms import DEFAULTS
-from longboat.planner.predict.work import Pass, head_work, layer_work
+from longboat.planner.predict.work import Pass, each_work
 
 __all__ = ("Place", "StageTimes", "partitions")
 
@@ -85,15 +85,9 @@ class StageTimes:
         before = traffic.mean_prompt_tokens - prompt / 2
         prefill = Pass(tokens=prompt, sequences=1.0, context_tokens=before, decoding=False)
         prompts = batch / traffic.mean_output_tokens
-        of_layer = (_seconds(layer_work(alone, stage, layer, step)) for step in (decode, prefill))
-        of_head = (_seconds(head_work(alone, stage, step)) for step in (decode, prefill))
-        return _with_prompts(of_layer, prompts), _with_prompts(of_head, prompts)
-
-
-def _with_prompts(seconds: Iterable[float], prompts: float) -> float:
-    """Return the seconds of a decode step and of ``prompts`` prompts."""
-    decode_s, prefill_s = seconds
-    return decode_s + prompts * prefill_s
+        of_decode, of_prefill = (map(_seconds, each_work(alone, stage, (layer,), step)) for step in (decode, prefill))
+        layer_s, head_s = (one_s + prompts * prefill_s for one_s, prefill_s in zip(of_decode, of_prefill, strict=True))
+        return layer_s, head_s
 
 
 def _seconds(work: Mapping[str, float]) -> float:

@@ -8,8 +8,20 @@ from math import log
 
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast
+from longboat.planner.search.layouts import Layout
 
-__all__ = ("LAGGARD", "MAX_PLANS", "PREFERENCE", "Plan", "distinct", "forecast_order", "ranked", "speed_step")
+__all__ = (
+    "LAGGARD",
+    "MAX_PLANS",
+    "PREFERENCE",
+    "Plan",
+    "distinct",
+    "effort",
+    "forecast_order",
+    "least_effort",
+    "ranked",
+    "speed_step",
+)
 
 # Plans that a search returns at most.
 MAX_PLANS = 12
@@ -95,7 +107,7 @@ def forecast_order(forecast: Forecast) -> tuple[object, ...]:
 
     Names of cards and links come last, so that the order in which layouts were tried decides nothing.
     """
-    return (-speed_step(forecast.tokens_per_s), _effort(forecast), -forecast.fit.max_sequences, _Names(forecast))
+    return (-speed_step(forecast.tokens_per_s), effort(forecast), -forecast.fit.max_sequences, _Names(forecast))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,18 +136,21 @@ def _order(plan: Plan, demand: Demand) -> tuple[object, ...]:
         bool(plan.missed),
         speed_step(demand.slo.excess(plan.ttft_s, plan.itl_s)),
         -speed_step(plan.tokens_per_s),
-        sum(_effort(group) for group in plan.groups),
+        sum(effort(group) for group in plan.groups),
         -plan.max_sequences,
         plan.title,
         -plan.tokens_per_s,
     )
 
 
-def _effort(forecast: Forecast) -> int:
+def effort(forecast: Forecast) -> int:
     """Return how much can go wrong: ranks of a replica, uneven layers, ranks that meet over a network in each layer."""
-    layout = forecast.layout
-    unusual = 4 * bool(forecast.layer_setting) + 16 * layout.over_network
-    return layout.num_ranks + unusual + 2 * layout.expert_parallel + 4 * (layout.data > 1)
+    return least_effort(forecast.layout) + 4 * bool(forecast.layer_setting)
+
+
+def least_effort(layout: Layout) -> int:
+    """Return the part of the effort that is known before layers are divided."""
+    return layout.num_ranks + 16 * layout.over_network + 2 * layout.expert_parallel + 4 * (layout.data > 1)
 
 
 def _without_laggards(plans: list[Plan], demand: Demand) -> list[Plan]:

@@ -10,7 +10,15 @@ from longboat.planner.machines.pools import Pool
 from longboat.planner.search.ceiling import Ceilings
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.layouts import Layout
-from longboat.planner.search.ranking import MAX_PLANS, PREFERENCE, Plan, forecast_order, speed_step
+from longboat.planner.search.ranking import (
+    MAX_PLANS,
+    PREFERENCE,
+    Plan,
+    effort,
+    forecast_order,
+    least_effort,
+    speed_step,
+)
 
 __all__ = ("Shortlist", "SpeedLimit", "figures_of")
 
@@ -19,16 +27,22 @@ MAX_GROUPS = 3
 
 
 class SpeedLimit:
-    """The speed below which a further plan is neither among the best nor put before a faster one."""
+    """What a further plan must reach to be among the best, or to be put before a faster one."""
 
     def __init__(self, plans: Iterable[Plan]) -> None:
         self._speeds: dict[str, float] = {}
+        self._excesses: dict[str, int] = {}
         self.tokens_per_s = 0.0
+        self.excess_step: float = inf  # of plans that miss limits by more, all are behind the best
         for plan in plans:
             self.add(plan)
 
     def add(self, plan: Plan) -> None:
-        """Count a plan; one that misses limits does not count, as slower ones that keep them come before it."""
+        """Count a plan; the speed of one that misses limits does not count, as slower ones may keep them."""
+        step = speed_step(plan.groups[0].demand.slo.excess(plan.ttft_s, plan.itl_s))
+        self._excesses[plan.key] = min(step, self._excesses.get(plan.key, step))
+        if len(self._excesses) >= MAX_PLANS:
+            self.excess_step = sorted(self._excesses.values())[MAX_PLANS - 1]
         if plan.missed:
             return
         self._speeds.setdefault(plan.key, plan.tokens_per_s)
@@ -79,17 +93,25 @@ class Shortlist:
         for ceiling, index in ordered:
             if speed_step(ceiling) < speed_step(limit.tokens_per_s):
                 return
+            if self._misses_by_more(index, limit):
+                continue
             if self._forecast(index).fit.fits:
                 found = self._best(self.layouts[index], 1.0)
                 if found.fit.fits:
                     yield found
+
+    def _misses_by_more(self, index: int, limit: SpeedLimit) -> bool:
+        """Return whether a layout alone misses the limits of the demand by more than the best do, for certain."""
+        if self._ceilings is None or limit.excess_step == inf:
+            return False
+        return speed_step(self._ceilings.least_excess(self.layouts[index])) > limit.excess_step
 
     def _best_of(self, indices: Sequence[int], most: int) -> list[Forecast]:
         found: list[Forecast] = []
         slow: list[tuple[Layout, str]] = []
         few = len(indices) <= 2 * most  # bounds would cost more than they save
         for ceiling, index in [(inf, index) for index in indices] if few else self._in_order(indices, self._share):
-            if len(found) >= most and speed_step(ceiling) < speed_step(found[most - 1].tokens_per_s):
+            if len(found) >= most and _comes_after(ceiling, self.layouts[index], found[most - 1]):
                 slow.append((self.layouts[index], f"{ceiling:.0f} tokens/s at most"))
                 continue
             one = self._forecast(index)
@@ -119,6 +141,12 @@ class Shortlist:
         """Return the part of the users that the layout's machines get at first: their part of all memories' speed."""
         total = sum(pool.bandwidth_bytes_per_s for pool in self.pools)
         return sum(self.pools[number].bandwidth_bytes_per_s for number in layout.pools) / total
+
+
+def _comes_after(ceiling: float, layout: Layout, other: Forecast) -> bool:
+    """Return whether a layout with this bound is behind a forecast for certain: slower, or not simpler."""
+    step, least = speed_step(ceiling), speed_step(other.tokens_per_s)
+    return step < least or (step == least and least_effort(layout) > effort(other))
 
 
 def figures_of(group: Forecast) -> str:
