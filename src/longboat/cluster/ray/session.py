@@ -100,9 +100,8 @@ class Session(FleetView):
                 configure_logging=True,
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise ClusterError(
-                f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}", hint=NO_CLUSTER_HINT
-            ) from error
+            why = (str(error.__cause__ or "") or str(error)).splitlines()[0]  # Ray's own words leave the cause out
+            raise ClusterError(f"no cluster answers at {env['RAY_ADDRESS']}: {why}", hint=NO_CLUSTER_HINT) from error
         self._ray = ray
         from ray._private.services import get_webui_url_from_internal_kv
 
