@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cli.cli_builders import report
 from cli.fake_cluster import FakeSession, application
 from cli.test_up_and_down import FLEET, record
 from longboat.cli.fleet.applied import Applied
@@ -17,7 +18,7 @@ from longboat.cli.fleet.down import end_cluster
 from longboat.cli.fleet.teardown import take_down
 from longboat.cli.shared.fleet_end import end_fleet
 from longboat.cluster.fleet.applications import ControllerFailedError
-from longboat.cluster.protocol.names import CONTROLLER_APP, model_app_name
+from longboat.cluster.protocol.names import CONTROLLER_APP, CONTROLLER_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 from longboat.core.plan import GangShape, RankResources
 
@@ -100,6 +101,17 @@ def test_a_controller_that_serve_gave_up_is_told_at_once_in_serves_words() -> No
         session("DEPLOY_FAILED").expect("x", timeout_s=3600)
     assert "longboat status" not in caught.value.hint
     assert "longboat down" in caught.value.hint
+
+
+def test_a_document_that_another_command_replaced_at_once_is_waited_for_no_longer() -> None:
+    fleet = session()
+    deployment = {"name": CONTROLLER_DEPLOYMENT, "user_config": {"text": "newer"}}
+    fleet.serve.apps[CONTROLLER_APP]["deployed_app_config"]["deployments"] = [deployment]
+    fleet.report = lambda: report(document="newer")  # type: ignore[method-assign]
+    fleet.expect("ours", timeout_s=3600)
+    fleet.report = lambda: report(document="older")  # type: ignore[method-assign]
+    with pytest.raises(ClusterError, match="did not come up"):
+        fleet.expect("ours", timeout_s=0.01)
 
 
 def test_a_controller_that_was_killed_is_waited_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,26 +13,46 @@ from cli.test_taking_down import SHAPE
 from longboat.cli.fleet.unchanged import _means, _report_if_same
 from longboat.cluster.fleet.deployed import ENDING
 from longboat.cluster.fleet.serve_config import ShapedModel, serve_document
+from longboat.cluster.protocol.messages import FleetReport
 from longboat.cluster.protocol.names import CONTROLLER_APP
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
+from longboat.spec.types.fleet import Fleet
 
 FILE = "models: [{source: 'builtin:tiny', engine: fake, replicas: 2}]"
 
 
-def test_a_fleet_that_a_down_began_to_end_is_not_the_one_that_runs() -> None:
+def _running() -> tuple[Fleet, str, dict[str, Any]]:
+    """A fleet, its text, and Serve's applications for it."""
     fleet = load_fleet(FILE, "x")
     shaped = [ShapedModel(spec=model, shape=SHAPE) for model in fleet.models]
     text = dump_fleet(fleet)
     document = serve_document(fleet, shaped, text, policy=policy_of(fleet.gateway, served=fleet.served()))
     apps = {app["name"]: {"status": "RUNNING", "deployed_app_config": app} for app in document["applications"]}
+    return fleet, text, apps
+
+
+def _session(apps: dict[str, Any], seen: FleetReport) -> Any:
+    return SimpleNamespace(apps=SimpleNamespace(all=lambda: apps), report=lambda: seen)
+
+
+def test_a_fleet_that_a_down_began_to_end_is_not_the_one_that_runs() -> None:
+    fleet, text, apps = _running()
     seen = report(replica("tiny", "r1"), replica("tiny", "r2"), gateways=(gateway(),), document=text)
-    session: Any = SimpleNamespace(apps=SimpleNamespace(all=lambda: apps), report=lambda: seen)
-    assert _report_if_same(session, fleet) is seen
+    assert _report_if_same(_session(apps, seen), fleet) is seen
     (values,) = (o["user_config"] for o in apps[CONTROLLER_APP]["deployed_app_config"]["deployments"])
     values[ENDING] = True
-    assert _report_if_same(session, fleet) is None
+    assert _report_if_same(_session(apps, seen), fleet) is None
+
+
+def test_a_controller_that_has_just_started_is_enough_where_it_knows_all_that_is_wanted() -> None:
+    fleet, text, apps = _running()
+    one, two = replica("tiny", "r1"), replica("tiny", "r2")
+    known = replace(report(one, two, gateways=(gateway(),), document=text), partial=True)
+    assert _report_if_same(_session(apps, known), fleet) is known
+    fewer = replace(report(one, gateways=(gateway(),), document=text), partial=True)
+    assert _report_if_same(_session(apps, fewer), fleet) is None
 
 
 @pytest.mark.parametrize(

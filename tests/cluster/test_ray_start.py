@@ -14,7 +14,7 @@ import pytest
 
 from longboat.cluster.host.adopted import ray_here
 from longboat.cluster.host.ray_processes import end_processes_of_ray, processes_of_ray
-from longboat.cluster.host.ray_start import patient
+from longboat.cluster.host.ray_start import forget_own_address, patient
 from longboat.cluster.host.record import ClusterRecord
 
 WRITER = "import os, sys; file = open(os.environ['LOG'], 'w'); print('open', flush=True); sys.stdin.read()"
@@ -120,3 +120,13 @@ def test_ray_is_found_whichever_way_it_was_started(words: list[str], tmp_path: P
         assert found is not None and found.starter == starter
         assert found.is_whole
     assert ray_here(record) is None
+
+
+@pytest.mark.parametrize("role", ["--head", "--address"])
+def test_a_head_forgets_where_it_was_before_another_network_may_have_that_address(tmp_path: Path, role: str) -> None:
+    from ray._private.services import find_bootstrap_address
+    from ray._private.utils import write_ray_address
+
+    write_ray_address("127.0.0.1:6379", str(tmp_path))
+    forget_own_address([role, "--temp-dir", str(tmp_path)])
+    assert find_bootstrap_address(str(tmp_path)) == (None if role == "--head" else "127.0.0.1:6379")

@@ -72,10 +72,10 @@ def stream_chat(bases: Sequence[str], model: str, messages: list[Message], max_t
 
 def gateway_urls() -> list[str]:
     """Return the addresses of the gateways that can be reached from here, this node's first."""
-    from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cli.shared.cluster_at_hand import connect_quickly
     from longboat.cli.shared.gateway_choice import gateway_here, gateways_here
 
-    with connect() as session:
+    with connect_quickly() as session:
         report = session.report()
     gateways = report.gateways if report else ()
     return [gateway.url for gateway in gateways_here(gateways) or [gateway_here(gateways)]]

@@ -94,9 +94,10 @@ def _all_run(fleet: Fleet, apps: dict[str, dict[str, Any]]) -> bool:
 
 
 def _is_ready(report: FleetReport, told: dict[str, Any], fleet: Fleet) -> bool:
-    if report.document != told.get("text") or report.partial or report.updating or not report.gateways:
+    """Return whether all that is wanted serves. A controller that has just started may know of less, never of more."""
+    if report.document != told.get("text") or report.updating or not report.gateways:
         return False
     ready = [state.model for state in report.replicas if state.phase is Phase.READY]
     wanted = {model: count.wanted for model, count in report.counts.items()}
-    enough = all(ready.count(model.name) >= wanted.get(model.name, 1) for model in fleet.models)
+    enough = all(ready.count(model.name) >= wanted.get(model.name, model.max_replicas) for model in fleet.models)
     return enough and not any(gateway.problem for gateway in report.gateways)

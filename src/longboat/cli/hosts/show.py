@@ -48,15 +48,21 @@ def _row(index: int, host: HostSection, facts: HostFacts | None, problems: dict[
         told = problems.get(f"hosts[{index}] ({host.host})", "unknown")
         return row | {"node": "unreachable", "address": "", "version": "", "unit": "", "engines": "", "detail": told}
     manifest = facts.manifest
-    node = (facts.node.phase or "starting") if facts.is_running else "stopped"
     return row | {
-        "node": node if manifest is not None else "not installed",
+        "node": _node(facts) if manifest is not None else "not installed",
         "address": facts.node.address,
         "version": manifest.version if manifest is not None else "",
         "unit": facts.active if facts.digests.get("unit") else "",
         "engines": ", ".join(sorted(facts.engines)),
         "detail": facts.node.detail if facts.is_running else "",
     }
+
+
+def _node(facts: HostFacts) -> str:
+    """Return how the node is: while its unit starts it, the record still says how the last one was."""
+    if not facts.is_running:
+        return "stopped"
+    return facts.node.phase or "starting" if facts.active == "active" else "starting"
 
 
 def _print(rows: list[dict[str, str]]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.fleet.deployed import ENDING, controller_values, counts_in_force, document_with, is_ours
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX
 from longboat.core.errors import ClusterError
+
+if TYPE_CHECKING:
+    from longboat.cluster.protocol.messages import FleetReport
 
 __all__ = ("CONTROLLER_HINT", "CONTROLLER_RESTARTS", "ControllerFailedError", "ServeApplications")
 
@@ -60,6 +63,12 @@ class ServeApplications:
             for name, app in apps.items()
             if not is_ours(name) and app.get("deployed_app_config") and app.get("status") != "DELETING"
         ]
+
+    def has_taken_over(self, report: FleetReport | None, document: str) -> bool:
+        """Return whether the controller has ``document``, or what another command put in its place since."""
+        if report is None or report.document == document:
+            return report is not None
+        return report.document == controller_values(self.all()).get("text")
 
     def has_fleet(self) -> bool:
         """Return whether a controller is deployed."""

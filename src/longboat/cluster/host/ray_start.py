@@ -20,7 +20,7 @@ from typing import ParamSpec, TypeVar
 from longboat.cluster.host.adopted import watch_parent
 from longboat.cluster.host.ray_processes import child_named
 
-__all__ = ("NextStart", "can_connect", "main", "patient")
+__all__ = ("NextStart", "can_connect", "forget_own_address", "main", "patient")
 
 PATIENCE_S = 240.0
 PAUSE_S = 0.5
@@ -61,6 +61,19 @@ def can_connect(address: str, timeout_s: float) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=timeout_s):
         return True
     return False
+
+
+def forget_own_address(words: Sequence[str]) -> None:
+    """Delete the address that an earlier ``ray start`` of this head wrote into Ray's folder.
+
+    Ray refuses to start a head at its own earlier address while any raylet of the machine names that address, also one
+    in another network namespace, such as a container of the host. Longboat knows that its port is free.
+
+    words: of ``ray start``
+    """
+    if "--head" in words:
+        folder = Path(words[words.index("--temp-dir") + 1])
+        (folder / "ray_current_cluster").unlink(missing_ok=True)
 
 
 class NextStart:
@@ -139,6 +152,7 @@ def main() -> None:
         del words[0]
         if not sys.stdin.readline():
             return
+    forget_own_address(words)
     if run := given.get("LONGBOAT_RUN"):
         watch_parent(Path(run), given)
     sys.argv = ["ray", "start", *words]

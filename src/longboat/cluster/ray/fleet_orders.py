@@ -78,10 +78,13 @@ class ControllerSession:
             return None
 
     def expect(self, document: str) -> None:
-        """Wait until Serve has given the controller this document. Raises ClusterError where it has not in time."""
+        """Wait until Serve has given the controller this document, or what another change put in its place since.
+
+        Raises ClusterError where it has not in time.
+        """
         within_s = min(EXPECT_S, self._left_s())
         deadline_s = time.monotonic() + within_s
-        while (report := self.try_report()) is None or report.document != document:
+        while not self.apps.has_taken_over(self.try_report(), document):
             if time.monotonic() >= deadline_s:
                 hint = "it may still be carried out: longboat adapters list shows it"
                 raise ClusterError(f"Serve did not pass the change on in {within_s:.0f} s", hint=hint)

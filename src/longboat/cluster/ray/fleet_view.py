@@ -43,20 +43,19 @@ class FleetView(ABC):
             return None
 
     def expect(self, document: str, timeout_s: float = 180.0) -> None:
-        """Wait until the controller has taken over ``document``.
+        """Wait until the controller has taken over ``document``, or what another command put in its place since.
 
         Raises ClusterError when it has not after ``timeout_s``, ControllerFailedError as soon as it never will.
         """
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             try:
-                report = self.report()
+                if self.apps.has_taken_over(self.report(), document):
+                    return
             except ControllerFailedError:
                 raise
             except ClusterError:
-                report = None
-            if report is not None and report.document == document:
-                return
+                pass  # it is on its way
             time.sleep(0.1)
         raise ClusterError(f"the fleet's controller did not come up in {timeout_s:.0f} s", hint=CONTROLLER_HINT)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from longboat.cluster.fleet.applications import CONTROLLER_RESTARTS
 from longboat.cluster.host.cluster_token import cluster_token, gcs_refuses, token_mode
 from longboat.cluster.host.ray_command import CONNECT_ENV
+from longboat.cluster.host.ray_start import can_connect
 from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
 from longboat.cluster.protocol.node_entry import read_node
 from longboat.cluster.ray.fleet_view import FleetView
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from longboat.cluster.protocol.messages import FleetReport
     from longboat.core.topology import Node
 
-__all__ = ("Session", "require_ray")
+__all__ = ("Session", "listening_dashboard", "require_ray")
 
 CALL_TIMEOUT_S = 15.0
 LISTEN_S = 5.0
+DASHBOARD_S = 30.0
+"""The dashboard starts after the rest of the head, and a cluster cannot be managed without it."""
 INSTALL_HINT = "pip install 'longboat[cluster]'"
 NO_CLUSTER_HINT = (
     "longboat node start --head starts one here; longboat node start --join ADDRESS joins one; "
@@ -56,14 +59,22 @@ def _require_listener(address: str) -> bool:
     return True
 
 
-def _dashboard(info: Mapping[str, Any]) -> str:
-    """Return the address of the dashboard, through which Serve is steered. Raises ClusterError without one."""
-    if not info.get("webui_url"):
-        raise ClusterError(
-            "this cluster runs without Ray's dashboard, which steers Ray Serve",
-            hint="start the head with longboat node start --head, or with ray start --head --include-dashboard true",
-        )
-    return f"http://{info['webui_url']}"
+def listening_dashboard(address: Callable[[], str | None], within_s: float = DASHBOARD_S) -> str:
+    """Return the URL of the dashboard, through which Serve is steered, once it listens there, or ``within_s`` is over.
+
+    address: reads what the cluster knows: until the dashboard of a restarted head is up, that is its earlier address
+
+    Raises ClusterError where the cluster runs without a dashboard.
+    """
+    deadline_s = time.monotonic() + within_s
+    while found := address():
+        if time.monotonic() >= deadline_s or can_connect(found, LISTEN_S):
+            return f"http://{found}"
+        time.sleep(0.2)
+    raise ClusterError(
+        "this cluster runs without Ray's dashboard, which steers Ray Serve",
+        hint="start the head with longboat node start --head, or with ray start --head --include-dashboard true",
+    )
 
 
 class Session(FleetView):
@@ -89,12 +100,13 @@ class Session(FleetView):
                 configure_logging=True,
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise ClusterError(
-                f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}", hint=NO_CLUSTER_HINT
-            ) from error
+            why = (str(error.__cause__ or "") or str(error)).splitlines()[0]  # Ray's own words leave the cause out
+            raise ClusterError(f"no cluster answers at {env['RAY_ADDRESS']}: {why}", hint=NO_CLUSTER_HINT) from error
         self._ray = ray
-        info = context.address_info
-        super().__init__(str(info["gcs_address"]), _dashboard(info), cluster_token(env, Path.home()))
+        from ray._private.services import get_webui_url_from_internal_kv
+
+        dashboard = listening_dashboard(get_webui_url_from_internal_kv)
+        super().__init__(str(context.address_info["gcs_address"]), dashboard, cluster_token(env, Path.home()))
         self._controller: Any = None
 
     def __exit__(self, *_: object) -> None:
