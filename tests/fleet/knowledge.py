@@ -54,6 +54,8 @@ class Knowledge:
     def learned(self, after: str) -> None:
         """Wait until the far gateway knows a prompt, then see that it knows others and expects none that is lost."""
 
+        self.heard()
+
         def knows() -> bool:
             time.sleep(0.3)  # there are not many such prompts
             expected, found = self.look()
