@@ -6,6 +6,7 @@ import json
 import random
 import time
 import urllib.request
+from functools import partial
 from typing import Any
 
 from fleet.fleet_lab import FleetLab, wait_until
@@ -38,7 +39,7 @@ class Knowledge:
     def heard(self) -> None:
         """Wait until both gateways follow the feed of each replica."""
         for which, fleet in (("near", self._near), ("far", self._far)):
-            took_s = wait_until(f"engines tell the {which} gateway", lambda fleet=fleet: self._tells(fleet), 90)
+            took_s = wait_until(f"engines tell the {which} gateway", partial(self._tells, fleet), 90)
             print(f"engines tell the {which} gateway after {took_s:.1f} s")
 
     def _tells(self, fleet: FleetLab) -> bool:
