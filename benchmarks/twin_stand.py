@@ -96,11 +96,7 @@ class RealEngine:
                 for _ in range(count)
             ]
             if self.real_time:
-                pids = [os.getpid(), *(pid for engine in engines for pid in processes_of(engine.pid))]
-                if count == 1:
-                    go_first(pids)
-                else:
-                    share_first(pids)
+                go_first([os.getpid(), *(pid for engine in engines for pid in processes_of(engine.pid))])
             limits = EngineLimits(
                 kv_blocks=engines[0].api.num_blocks(),
                 block_tokens=engines[0].api.block_tokens(),
@@ -116,22 +112,6 @@ def go_first(pids: Sequence[int]) -> None:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(ProcessLookupError):
                 os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
-
-
-def share_first(pids: Sequence[int]) -> None:
-    """Let processes, and those that they start from now on, run before most others, and share processors evenly.
-
-    Engines that share processors cannot have real-time priority: Linux then gives a processor to the next thread after
-    100 ms, and steps that take 30 ms on a processor of their own wait that long for those of other engines.
-    """
-    with suppress(OSError):  # a session of its own has a share of its own; the leader of a group cannot begin one
-        os.setsid()
-    for pid in pids:
-        with suppress(OSError):
-            Path(f"/proc/{pid}/autogroup").write_text("-20")
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(ProcessLookupError):
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), -20)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
