@@ -16,15 +16,12 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from bench_twin import sample, solved, twin_of
+from twin_compare import beside, show_quantiles
 from twin_stand import MODEL, RealEngine, Seen, add_engine_options, conversations, gateway, play
 
-from longboat.routing.policies.registry import policy_of
-from longboat.simulator.fleet.simulation import simulate
-from longboat.simulator.results.result import quantiles
 from longboat.simulator.traces.sessions import Sessions
 from longboat.simulator.traces.trace_request import TraceRequest
 
@@ -87,22 +84,18 @@ def run(real: RealEngine, count: int, num_requests: int, seed: int, rate: float)
     ):
         found = solved(asyncio.run(sample(url, seed, every, count)), count)
     rows: dict[str, Any] = {}
+    fleet = twin_of(count, limits, found)
     for policy in POLICIES:
         seen, hits, cached = measured(real, policy, count, requests)
-        twin = simulate(twin_of(count, limits, found), iter(requests), lambda name=policy: policy_of(name), seed=seed)  # type: ignore[misc]
         rows[policy] = {
             "model": MODEL,
-            "requests": len(seen),
-            "ttft_ms": {"mean": mean(one.ttft_s for one in seen) * 1e3, **_quantiles([one.ttft_s for one in seen])},
-            "twin_ttft_ms": {"mean": mean(twin.ttft_s) * 1e3, **_quantiles(twin.ttft_s)},
             "cached_share": cached,
-            "twin_cached_share": twin.cached_share,
             "expected_share": hits["expected_tokens"] / max(1, hits["prompt_tokens"]),
             "right_share_of_expected": hits["right_tokens"] / max(1, hits["expected_tokens"]),
+            **beside(fleet, requests, seen, seed, policy),
         }
-    first, ours = rows[POLICIES[0]], rows[POLICIES[1]]
-    ratio = ours["ttft_ms"]["mean"] / first["ttft_ms"]["mean"]
-    foreseen = ours["twin_ttft_ms"]["mean"] / first["twin_ttft_ms"]["mean"]
+    first, ours = (rows[policy]["ttft_mean_ms"] for policy in POLICIES)
+    ratio, foreseen = (ours[name] / first[name] for name in ("measured", "twin"))
     return {
         "replicas": count,
         "measured": asdict(found),
@@ -113,11 +106,6 @@ def run(real: RealEngine, count: int, num_requests: int, seed: int, rate: float)
     }
 
 
-def _quantiles(values: Sequence[float]) -> dict[str, float]:
-    p50, p99 = quantiles(values, (0.5, 0.99))
-    return {"p50": p50 * 1e3, "p99": p99 * 1e3}
-
-
 def main() -> None:
     """Print what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -125,6 +113,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--rate", type=float, default=0.3, help="conversations that begin each second")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--worst", type=int, default=0, help="print as many requests that waited longest")
     parser.add_argument("--json", action="store_true")
     add_engine_options(parser)
     options = parser.parse_args()
@@ -136,9 +125,9 @@ def main() -> None:
         print(
             f"{policy}: cached {row['cached_share']:.1%} (twin {row['twin_cached_share']:.1%}), "
             f"expected {row['expected_share']:.1%} ({row['right_share_of_expected']:.1%} of it found), "
-            f"TTFT mean {row['ttft_ms']['mean']:.0f} ms (twin {row['twin_ttft_ms']['mean']:.0f}), "
-            f"p50 {row['ttft_ms']['p50']:.0f}, p99 {row['ttft_ms']['p99']:.0f}"
+            f"TTFT mean {row['ttft_mean_ms']['measured']:.0f} ms (twin {row['ttft_mean_ms']['twin']:.0f})"
         )
+        show_quantiles(row, options.worst)
     print(
         f"cost / round_robin: {found['ratio']:.2f}; by the twin {found['twin_ratio']:.2f}; off by {found['off']:+.0%}"
     )

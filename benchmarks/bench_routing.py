@@ -47,7 +47,7 @@ def main() -> int:
         scenes = run_scenarios(options.traces, requests[8], seeds, kept)
         show(scenes, console)
         problems += lost(scenes, ("mean", "p99"))
-        share, infinite = roomy_share(options.traces, requests[8], kept)
+        share, infinite = roomy_share(options.traces, requests[8], seeds, kept)
         print(f"cached share where memory allows: {share:.1%}, {share / infinite:.1%} of an infinite cache's")
         if share < SHARE_GOAL * infinite:
             problems.append(f"cached share is {share / infinite:.1%} of an infinite cache's, not {SHARE_GOAL:.0%}")

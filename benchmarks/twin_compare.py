@@ -16,7 +16,7 @@ from longboat.simulator.fleet.simulation import simulate
 from longboat.simulator.results.result import Result, quantiles
 from longboat.simulator.traces.trace_request import TraceRequest
 
-__all__ = ("PARTS", "beside", "show")
+__all__ = ("PARTS", "beside", "show", "show_quantiles")
 
 PARTS = (0.5, 0.99)
 TWIN_SEEDS = 15  # of jitter: the p99 of a hundred requests is one of them
@@ -34,7 +34,9 @@ class OneRequest:
     twin_ms: float  # the middle one of all seeds
 
 
-def beside(fleet: Fleet, requests: Sequence[TraceRequest], seen: Sequence[Seen], seed: int) -> dict[str, Any]:
+def beside(
+    fleet: Fleet, requests: Sequence[TraceRequest], seen: Sequence[Seen], seed: int, policy: str = "least_requests"
+) -> dict[str, Any]:
     """Simulate requests at the times at which the client sent them, and compare.
 
     The twin's quantiles are the middle ones of several seeds of jitter. The measured ones have the range in which 95 %
@@ -45,18 +47,29 @@ def beside(fleet: Fleet, requests: Sequence[TraceRequest], seen: Sequence[Seen],
     for request, one in pairs:
         request.at_s = one.began_s - first_s
     sent = [request for request, _ in pairs]
-    runs = [_simulated(fleet, sent, seed + at) for at in range(TWIN_SEEDS)]
+    runs = [_simulated(fleet, sent, seed + at, policy) for at in range(TWIN_SEEDS)]
     measured = {"ttft_ms": [[1e3 * one.ttft_s] for _, one in pairs], "itl_ms": [_ms(one.gaps_s) for _, one in pairs]}
     twin = {
         "ttft_ms": [_ms(quantiles(run.ttft_s, PARTS)) for run in runs],
         "itl_ms": [[1e3 * run.itl_s.quantile(part) for part in PARTS] for run in runs],
     }
     rows = {name: _row(measured[name], twin[name]) for name in measured}
-    return {"requests": len(pairs), "seconds": pairs[-1][1].began_s - first_s, **rows, "each": _each(pairs, runs)}
+    means = {
+        "measured": 1e3 * statistics.fmean(one.ttft_s for one in seen),
+        "twin": 1e3 * statistics.median(run.mean_ttft_s for run in runs),
+    }
+    return {
+        "requests": len(pairs),
+        "seconds": pairs[-1][1].began_s - first_s,
+        "ttft_mean_ms": means,
+        "twin_cached_share": statistics.median(run.cached_share for run in runs),
+        **rows,
+        "each": _each(pairs, runs),
+    }
 
 
-def _simulated(fleet: Fleet, requests: Sequence[TraceRequest], seed: int) -> Result:
-    return simulate(fleet, iter(requests), lambda: policy_of("least_requests"), seed=seed)
+def _simulated(fleet: Fleet, requests: Sequence[TraceRequest], seed: int, policy: str) -> Result:
+    return simulate(fleet, iter(requests), lambda: policy_of(policy), seed=seed)
 
 
 def _row(measured: Sequence[Sequence[float]], twin: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -108,8 +121,13 @@ def _ms(seconds: Sequence[float]) -> list[float]:
 
 
 def show(row: dict[str, Any], worst: int) -> None:
-    """Print the comparison, and the requests that waited longest for their first tokens."""
+    """Print the comparison at a rate, and the requests that waited longest for their first tokens."""
     print(f"{row['rate']:g} conversations a second, {row['requests']} requests in {row['seconds']:.0f} s")
+    show_quantiles(row, worst)
+
+
+def show_quantiles(row: dict[str, Any], worst: int) -> None:
+    """Print the quantiles beside each other, and the requests that waited longest for their first tokens."""
     for name in ("ttft_ms", "itl_ms"):
         for at, part in enumerate(PARTS):
             one = {key: values[at] for key, values in row[name].items()}

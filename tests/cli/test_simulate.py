@@ -94,8 +94,13 @@ def test_a_trace_may_begin_with_a_byte_order_mark(fleet: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [(gzip.compress(AZURE), "gzip -dc"), (AZURE.decode().encode("utf-16"), "not text in UTF-8")],
-    ids=["gzip", "UTF-16"],  # gzip writes the time into its bytes
+    [
+        (gzip.compress(AZURE), "gzip -dc"),
+        (AZURE.decode().encode("utf-16"), "iconv -f UTF-16"),
+        (AZURE + b"2023-11-16 18:15:47,\xff,44\n", "trace.csv:3: not text in UTF-8"),
+        (AZURE.splitlines()[0] + b"\n", "trace.csv has no requests"),
+    ],
+    ids=["gzip", "UTF-16", "not UTF-8", "header"],  # gzip writes the time into its bytes
 )
 def test_a_trace_that_is_no_text_says_what_to_do(fleet: Path, tmp_path: Path, content: bytes, what: str) -> None:
     trace = tmp_path / "trace.csv"
@@ -110,7 +115,8 @@ def test_a_trace_that_is_no_text_says_what_to_do(fleet: Path, tmp_path: Path, co
         (("--trace", ""), "--trace is missing"),
         (("--policies", "rond_robin"), "rond_robin"),
         (("--replicas", "0"), "--replicas 0 is not between 1"),
-        (("--rate-scale", "0"), "--rate-scale 0 is not between"),
+        (("--replicas", "200000"), "the nearest is --replicas 100000"),
+        (("--rate-scale", "0"), "--rate-scale 0.0 is not between"),
         (("--requests", "0"), "--requests 0"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
         (("--fleet", "nowhere.yaml"), "nowhere.yaml cannot be read"),

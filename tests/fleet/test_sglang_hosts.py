@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from engines.sglang_node import SGLANG_PYTHON
 from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
+from fleet.knowledge import Knowledge, only_rank
 from netlab.lab import Host, Lab, why_unavailable
 
 pytestmark = [
@@ -23,14 +25,38 @@ pytestmark = [
 PROMPTS = ("What is Longboat?", "Many rowers", "Count to twenty:", "こんにちは")
 MODEL = (
     "  - {name: %s, source: 'builtin:tiny', engine: {kind: sglang, environment: %s}, context: 1024, "
-    "resources: {cpus: 1}, %s}\n"
+    "resources: {cpus: %g}, %s}\n"
 )
-SPLITS = {"one": "placement: {labels: {host: a}}", "tensor": "split: {tensor: 2}, placement: {nodes: 2}"}
+WHOLE = "placement: {labels: {host: a}}"
+SPLIT = "split: {tensor: 2}, placement: {nodes: 2}"
+SPREAD = "replicas: 2"
+
+
+@dataclass
+class TwoHosts:
+    """Two hosts with Ray on both, and the command line on each."""
+
+    hosts: list[Host]
+    fleet: FleetLab
+    far: FleetLab
+
+    def up(self, cpus: float = 1, **models: str) -> None:
+        """Serve these models, and no others."""
+        environment = Path(SGLANG_PYTHON).parent.parent
+        lines = [MODEL % (name, environment, cpus, more) for name, more in models.items()]
+        path = self.fleet.folder / "fleet.yaml"
+        path.write_text("name: t\nmodels:\n" + "".join(lines))
+        self.fleet.must("up", str(path), "--detach", timeout_s=400)
+
+    def kill(self, rank: dict[str, Any]) -> None:
+        """End a rank's process at once."""
+        host = next(host for host in self.hosts if host.address == rank["address"])
+        host.run(["kill", "-KILL", str(rank["pid"])])
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[FleetLab, list[Host]]]:
-    """Two hosts with Ray on both, a whole model on the first, and one that is split over both."""
+def two() -> Iterator[TwoHosts]:
+    """Two hosts with Ray on both."""
     if reason := why_unavailable():
         pytest.skip(reason)
     with Lab(2) as lab:
@@ -38,13 +64,9 @@ def hosts() -> Iterator[tuple[FleetLab, list[Host]]]:
         common = ("--num-cpus", "4", "--token-file", str(lab.folder / "token"))
         first.run([*COMMAND, "node", "start", "--head", "--label", "host=a", *common], timeout=240)
         second.run([*COMMAND, "node", "start", "--join", first.address, "--label", "host=b", *common], timeout=240)
-        fleet = fleet_at(lab, first)
-        lines = [MODEL % (name, Path(SGLANG_PYTHON).parent.parent, split) for name, split in SPLITS.items()]
-        path = fleet.folder / "fleet.yaml"
-        path.write_text("name: t\nmodels:\n" + "".join(lines))
-        fleet.must("up", str(path), "--detach", timeout_s=400)
-        yield fleet, lab.hosts
-        fleet.stop_watching()
+        hosts = TwoHosts(lab.hosts, *(fleet_at(lab, host) for host in lab.hosts))
+        yield hosts
+        hosts.fleet.stop_watching()
 
 
 def text(fleet: FleetLab, name: str, prompt: str) -> str:
@@ -58,23 +80,43 @@ def only(fleet: FleetLab, name: str) -> dict[str, Any]:
     return replica
 
 
-def test_a_model_split_over_two_hosts_answers_like_one_host(hosts: tuple[FleetLab, list[Host]]) -> None:
-    fleet, both = hosts
+def test_a_model_split_over_two_hosts_answers_like_one_host(two: TwoHosts) -> None:
+    two.up(one=WHOLE, tensor=SPLIT)
     for prompt in PROMPTS:
-        assert text(fleet, "tensor", prompt) == text(fleet, "one", prompt)
-    assert {rank["address"] for rank in only(fleet, "tensor")["ranks"]} == {host.address for host in both}
+        assert text(two.fleet, "tensor", prompt) == text(two.fleet, "one", prompt)
+    assert {rank["address"] for rank in only(two.fleet, "tensor")["ranks"]} == {host.address for host in two.hosts}
 
 
-def test_a_gang_that_lost_a_rank_is_replaced(hosts: tuple[FleetLab, list[Host]]) -> None:
-    fleet, both = hosts
-    victim = only(fleet, "tensor")
-    rank = victim["ranks"][1]
-    host = next(host for host in both if host.address == rank["address"])
-    host.run(["kill", "-KILL", str(rank["pid"])])
+def test_a_gang_that_lost_a_rank_is_replaced(two: TwoHosts) -> None:
+    victim = only(two.fleet, "tensor")
+    two.kill(victim["ranks"][1])
 
     def is_replaced() -> bool:
-        names = [replica["replica"] for replica in fleet.replicas("tensor")]
-        return bool(names) and victim["replica"] not in names and fleet.answers("tensor")
+        names = [replica["replica"] for replica in two.fleet.replicas("tensor")]
+        return bool(names) and victim["replica"] not in names and two.fleet.answers("tensor")
 
     wait_until("the gang answers again", is_replaced, 180)
-    assert text(fleet, "tensor", PROMPTS[0]) == text(fleet, "one", PROMPTS[0])
+    assert text(two.fleet, "tensor", PROMPTS[0]) == text(two.fleet, "one", PROMPTS[0])
+
+
+def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoHosts) -> None:
+    two.up(cpus=3, twins=SPREAD)
+    ranks = [only_rank(replica) for replica in two.fleet.replicas("twins")]
+    assert {rank["address"] for rank in ranks} == {host.address for host in two.hosts}
+    known = Knowledge(two.fleet, two.far, "twins")
+    known.teach(40)
+    known.learned("the start")
+    (gateway,) = (row for row in two.fleet.status()["gateways"] if row["address"] == two.hosts[1].address)
+    two.hosts[1].run(["kill", "-KILL", str(gateway["pid"])])
+    wait_until("the gateway answers again", lambda: two.far.answers("twins"), 60)
+    known.learned("the gateway's restart")
+    (victim,) = (rank for rank in ranks if rank["address"] == two.hosts[1].address)
+    two.kill(victim)
+
+    def are_two() -> bool:
+        pids = [only_rank(replica)["pid"] for replica in two.fleet.replicas("twins")]
+        return len(pids) == 2 and victim["pid"] not in pids
+
+    wait_until("both serve again", are_two, 180)
+    known.teach(20)
+    known.learned("the engine's restart")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
+from fleet.knowledge import Knowledge, only_rank
 from fleet.load import Load
 from netlab.lab import Host, Lab, why_unavailable
 
@@ -25,9 +24,6 @@ CUT_S = 20.0
 """Ray gives a node up after 6 s, and Serve starts a controller elsewhere a few seconds later."""
 LOSSY = {"LONGBOAT_VLLM_PREFIXES": "drop=20"}
 """Engines of the second host lose every 20th batch of KV events."""
-KNOWN_DEADLINE_S = 60.0
-"""The index is to be right within 10 s; a busy machine takes longer for much else."""
-ALIKE = 0.15  # of a prompt's tokens: the last block of each is not whole
 PROMPTS = ("What is Longboat?", "Many rowers", "Count to twenty:", "こんにちは")
 
 
@@ -232,74 +228,10 @@ def test_a_cut_link_stops_the_split_gang_and_spares_whole_ones(two: TwoHosts) ->
         assert not two.gang_processes("far", far["replica"]), "an old generation lives beside the new one"
 
 
-class Knowledge:
-    """What one host's gateway knows of prompts that only the other one sent: it learns that from engines alone."""
-
-    def __init__(self, two: TwoHosts) -> None:
-        self._two = two
-        self._taught: list[int] = []  # numbers of prompts that the near gateway sent and the far one did not
-        self._count = 0
-
-    def teach(self, count: int) -> None:
-        """Send new prompts through the near gateway."""
-        for number in range(self._count, self._count + count):
-            _chosen(self._two.fleet, number)
-        self._taught += range(self._count, self._count + count)
-        self._count += count
-
-    def look(self) -> tuple[float, float]:
-        """Send one of these prompts through the far gateway: which part of it was expected cached, and which found."""
-        choice = _chosen(self._two.far, self._taught.pop())
-        expected, found = choice["expected"], choice["happened"]
-        return expected["cached_tokens"] / expected["prompt_tokens"], found["cached_tokens"] / found["prompt_tokens"]
-
-    def learned(self, after: str) -> None:
-        """Wait until the far gateway knows a prompt, then see that it knows others and expects none that is lost."""
-
-        def knows() -> bool:
-            time.sleep(0.3)  # there are not many such prompts
-            expected, found = self.look()
-            return found > 0.0 and abs(expected - found) <= ALIKE
-
-        took_s = wait_until(f"the index is right after {after}", knows, KNOWN_DEADLINE_S)
-        looks = [self.look() for _ in range(6)]
-
-        def knows_others() -> bool:
-            """An engine that lost events takes its claims back, perhaps just now: what is sent later is known again."""
-            if not any(found > 0.0 and expected >= found - ALIKE for expected, found in looks):
-                self.teach(4)
-                looks.append(self.look())
-                return False
-            return True
-
-        wait_until(f"others are known after {after}", knows_others, KNOWN_DEADLINE_S)
-        print(f"after {after}: right in {took_s:.1f} s, then {looks}")
-        assert all(expected <= found + ALIKE for expected, found in looks), after
-
-
-def _chosen(fleet: FleetLab, number: int) -> dict[str, Any]:
-    """Ask for a completion of a prompt with this number, and return how its replica was chosen."""
-    draw = random.Random(number)
-    prompt = " ".join(f"w{draw.randrange(1000)}" for _ in range(90))
-    body = json.dumps({"model": "twins", "prompt": prompt, "max_tokens": 2}).encode()
-    url = f"http://127.0.0.1:{fleet.local_port}"
-    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        request_id = answer.headers["x-request-id"]
-        answer.read()
-    end_s = time.monotonic() + 2
-    while True:  # the engine's feed says what was cached, after the answer
-        with urllib.request.urlopen(f"{url}/admin/v1/requests/{request_id}", timeout=10) as answer:
-            choice: dict[str, Any] = json.load(answer)["routing"]["choice"]
-        if choice["happened"]["cached_tokens"] is not None or time.monotonic() > end_s:
-            return choice
-        time.sleep(0.05)
-
-
 def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoHosts) -> None:
     two.up(TWINS)
     assert {only_rank(replica)["address"] for replica in two.fleet.replicas("twins")} == {h.address for h in two.hosts}
-    known = Knowledge(two)
+    known = Knowledge(two.fleet, two.far, "twins")
     known.teach(40)
     known.learned("the start")
     (gateway,) = (row for row in two.fleet.status()["gateways"] if row["address"] == two.hosts[1].address)
@@ -313,11 +245,6 @@ def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoH
     known.learned("the engine's restart")
     known.teach(60)  # half of them to the engine that loses events
     known.learned("lost events")
-
-
-def only_rank(replica: dict[str, Any]) -> dict[str, Any]:
-    (rank,) = replica["ranks"]
-    return dict(rank)
 
 
 def _are_two(two: TwoHosts, gone: str) -> bool:

@@ -7,6 +7,11 @@ import sys
 from typing import Any
 
 from longboat.gateway.records.recent import Attempt, Decision, RecentRequests, Record, summary, timeline
+from longboat.gateway.records.routed import Routed
+from longboat.routing.policies.cost import Cost
+from longboat.routing.prefixes.index import DictIndex
+from longboat.routing.prefixes.prompt import Prompt
+from longboat.routing.router import Router
 
 
 def record(request_id: str = "req-1", tenant: str = "a", **changes: Any) -> Record:
@@ -122,3 +127,16 @@ def test_timeline_tells_what_was_decided_and_why() -> None:
         ("park", "No replica answered."),
         ("sent", "another gave no answer"),
     ]
+
+
+def test_what_the_engine_tells_after_the_record_is_shown() -> None:
+    fleet = Router(Cost(), DictIndex())
+    for key in ("r0/m", "r1/m"):
+        fleet.load_of(key)
+    loads = [fleet.load_of("r0/m"), fleet.load_of("r1/m")]
+    prompt = Prompt("req-1", 512, blocks=bytes(8), ends=[512])
+    routed = Routed(fleet.policy.choose(prompt, loads, fleet, now_s=0.0, turn=0), ["r0/m", "r1/m"], fleet, prompt)
+    late = record(routed=routed, cached_tokens=None)
+    assert timeline(late)["routing"]["choice"]["happened"]["cached_tokens"] is None
+    routed.found_tokens = 300
+    assert timeline(late)["routing"]["choice"]["happened"]["cached_tokens"] == summary(late)["cached_tokens"] == 300

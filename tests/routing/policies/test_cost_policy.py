@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from longboat.routing.policies.contract import EngineReport
 from longboat.routing.policies.cost import Cost
 from longboat.routing.policies.prefill_queue import PrefillQueue
-from longboat.routing.policies.prefill_time import PrefillSeed, PrefillTime, Work
+from longboat.routing.policies.prefill_time import CHUNK_TOKENS, PrefillSeed, PrefillTime, Work
 
 SEED = PrefillSeed(token_s=1e-4, request_s=0.0)
 
@@ -75,6 +75,38 @@ def test_prefills_of_one_step_share_what_a_step_takes() -> None:
     sample = queue.done("d", None, 2.4)
     assert sample is not None
     assert (sample.work.requests, sample.work.tokens) == (2.0, 2000.0)  # two steps
+
+
+def test_a_prefill_is_charged_for_all_whose_first_tokens_come_with_its_own() -> None:
+    fleet = Fleet(Cost(SEED), 2)
+    for number in range(2):
+        fleet.router.sent(prompt(f"h{number}", "", tokens=8000), f"replica-{number}", cached_tokens=0, now_s=0.0)
+    for number in range(10):
+        fleet.router.sent(prompt(f"s{number}", "", tokens=50), "replica-0", cached_tokens=0, now_s=0.0)
+    fleet.router.sent(prompt("one", "", tokens=1000), "replica-1", cached_tokens=0, now_s=0.0)
+    wanted = prompt("new", "", tokens=1000)
+    assert fleet.choose(wanted)[0] == "replica-1"  # it waits longer there, and replica-0 has ten that would
+    for number in range(2):
+        fleet.router.first_token(prompt(f"h{number}", "", tokens=8000), cached_tokens=None, now_s=0.8)
+    assert fleet.choose(wanted, now_s=0.8)[0] == "replica-0"  # the step of those ten is under way
+
+
+def test_the_last_step_of_a_queue_is_known() -> None:
+    queue = PrefillQueue()
+    seen = []
+    for name, tokens in (("first", 500), ("b", 500), ("c", 500), ("long", 8000), ("d", 100)):
+        queue.add(name, Work(tokens, tokens), tokens, 0.1, 0.0, now_s=0.0)
+        seen.append((queue.last_requests, CHUNK_TOKENS - queue.last_room))
+    assert seen == [(0, 0.0), (1, 500.0), (2, 1000.0), (1, 808.0), (2, 908.0)]
+    queue.done("first", None, 0.1)  # b and c are computed now
+    assert (queue.last_requests, CHUNK_TOKENS - queue.last_room) == (2, 908.0)
+    for name in ("b", "c"):
+        queue.done(name, None, 0.2)
+    assert queue.last_requests == 0
+    queue.done("long", None, 0.3)
+    queue.done("d", None, 0.3)
+    queue.add("longer", Work(10_000, 10_000), 10_000, 0.1, 0.0, now_s=1.0)  # its second step can be shared
+    assert (queue.last_requests, CHUNK_TOKENS - queue.last_room) == (1, 1808.0)
 
 
 def test_other_gateways_prefills_count_once_the_engine_reports_them() -> None:

@@ -54,8 +54,10 @@ class SimulateRequest:
         )
         for name, value, least, most in checks:
             if value is not None and not least <= value <= most:
+                nearest = most if value > most else least
                 raise UserInputError(
-                    f"{name} {value:g} is not between {least:g} and {most:g}", hint=f"{name} {least:g}"
+                    f"{name} {value} is not between {least} and {most}",
+                    hint=f"the nearest is {name} {nearest}",
                 )
 
 

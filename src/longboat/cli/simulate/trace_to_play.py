@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,12 @@ def _reader(request: SimulateRequest) -> Callable[[int], Iterator[TraceRequest]]
     def read(turn: int) -> Iterator[TraceRequest]:
         try:
             with path.open(encoding=_ENCODING) as lines:
-                yield from reader(lines, str(path), turn)
+                requests = reader(lines, str(path), turn)
+                first = next(requests, None)
+                if first is None:
+                    raise UserInputError(f"{path} has no requests", hint="add a line for each request below its header")
+                yield first
+                yield from requests
         except (OSError, UnicodeDecodeError) as error:
             raise _unreadable(path, error) from None
 
@@ -62,15 +68,30 @@ def _first_line(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> UserInputError:
-    what = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
-    return UserInputError(f"--trace {path} cannot be read: {what}", hint=_hint(path))
+    if isinstance(error, UnicodeDecodeError):
+        return UserInputError(f"{path}:{_undecodable_line(path)}: not text in UTF-8", hint=_hint(path))
+    return UserInputError(f"--trace {path} cannot be read: {error.strerror}", hint=_hint(path))
+
+
+def _undecodable_line(path: Path) -> int:
+    """Return the number of the first line that is not UTF-8."""
+    with suppress(OSError), path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return 1
 
 
 def _hint(path: Path) -> str:
     if path.is_file():
         with suppress(OSError), path.open("rb") as file:
-            if file.read(2) == _GZIP:
+            begin = file.read(2)
+            if begin == _GZIP:
                 return f"it is compressed: gzip -dc {path} > trace, and give that"
+            if begin in (BOM_UTF16_LE, BOM_UTF16_BE):
+                return f"it is UTF-16: iconv -f UTF-16 -t UTF-8 {path} > trace, and give that"
         return "a trace is lines of text: JSON objects or CSV"
     names = [one.name for one in path.parent.iterdir() if one.is_file()] if path.parent.is_dir() else []
     near = nearest_names(path.name, names)

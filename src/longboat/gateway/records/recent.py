@@ -83,6 +83,13 @@ class Record(NamedTuple):
         return max(0, len(self.attempts) - 1)
 
     @property
+    def found_tokens(self) -> int | None:
+        """The prompt tokens found in the cache. Where only the engine's feed tells, that may come after the record."""
+        if self.cached_tokens is not None or self.routed is None:
+            return self.cached_tokens
+        return self.routed.found_tokens
+
+    @property
     def queue_s(self) -> float:
         """How long the request waited for a slot."""
         if self.queued_s is None:
@@ -151,7 +158,7 @@ def summary(record: Record) -> dict[str, Any]:
         "bytes": record.bytes_out,
         "prompt_tokens": record.prompt_tokens,
         "completion_tokens": record.completion_tokens,
-        "cached_tokens": record.cached_tokens,
+        "cached_tokens": record.found_tokens,
     }
 
 
@@ -176,7 +183,7 @@ def _choice_of(record: Record) -> dict[str, Any]:
             record.routed,
             waited_s=waited_s,
             prompt_tokens=record.prompt_tokens,
-            cached_tokens=record.cached_tokens,
+            cached_tokens=record.found_tokens,
         )
     }
 

@@ -21,7 +21,7 @@ NEAR_MOST_S: Final = 0.01  # but by at most this: three percent of a long prefil
 NEAR_S: Final = 0.002  # and so do those that differ by at most this
 MANY: Final = 2  # of equal replicas, one with this many times the requests of another is left alone
 STREAM_WEIGHT: Final = 0.01  # seconds of TTFT that a second's pause of one running stream is worth
-COPY_WEIGHT: Final = 1.75  # and one that a second's computation of what another replica holds is worth, at most
+COPY_WEIGHT: Final = 2.5  # and one that a second's computation of what another replica holds is worth, at most
 COPY_LOST: Final = 0.01  # part of what prompts repeat that was evicted before, at which copies cost nothing more
 CACHE_MEMORY_S: Final = 120.0  # time over which the tokens that a replica has to store are compared with others'
 POPULAR_S: Final = 60.0  # time over which requests with a common prefix are counted
@@ -79,6 +79,7 @@ class Cost(RoutingPolicy):
 
     cost = wait until the replica has computed the prefills before + prefill of the uncached part (both: the TTFT)
     + the same prefill again for those that come after, as often as the load of the fleet says
+    + the part of it by which those that share its step are later
     + what the cache evicts for it + what another replica holds of it + the pause of the streams that run there + extra.
     """
 
@@ -138,9 +139,11 @@ class Cost(RoutingPolicy):
             steps_s = request_s + resident_s * replica.decode_tokens * (1.0 + uncached / CHUNK_TOKENS)
             prefill_s = computed_s + pace * steps_s
             wait_s = queue.wait_s(now_s)
+            other_s = prefill_s * later + evicted_s * uncached * queue.stored
             if queue.places.is_full(replica):
                 wait_s += queue.places.wait_s(replica)
-            other_s = prefill_s * later + evicted_s * uncached * queue.stored
+            elif queue.last_requests:  # their first tokens come with this one's, at the end of the step that they share
+                other_s += queue.last_requests * pace * token_s * min(uncached, queue.last_room)
             other_s += computed_s * STREAM_WEIGHT * (replica.requests - replica.prefills)
             other_s += copy_s * (uncached - least)
             cost = wait_s + prefill_s + other_s

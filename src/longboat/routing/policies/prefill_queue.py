@@ -56,6 +56,8 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self._head_tokens = 0.0  # their tokens to compute
         self._step_s = 0.0  # predicted seconds of a step beside what it computes of prompts
         self._tokens = 0.0  # of all prefills, to compute
+        self.last_requests = 0  # prefills that end with the last step, where it has not begun: more tokens delay them
+        self.last_room = CHUNK_TOKENS  # prompt tokens that this step can compute beside theirs
         self._since_s = 0.0  # when the computation of the first began
         self._shared = False  # whether other gateways have prefills there, by the last report
         self._reported_s = 0.0  # all gateways' prefills by the last report, and those that we sent since
@@ -98,6 +100,9 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
             self._since_s = now_s
             self._head_s = seconds
             self._head_tokens = work.tokens
+            self._begin_last(work.tokens)
+        else:
+            self._join_last(work.tokens)
         self._prefills[key] = _Prefill(work, prompt_tokens, seconds, now_s)
         self._step_s = step_s
         self._tokens += work.tokens
@@ -119,11 +124,28 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self._head_s = self._head_tokens = 0.0
         if not self._prefills:
             self.queued_s = self._tokens = 0.0
+        later = len(self._prefills)
         for prefill in self._prefills.values():
             if self._head_tokens > 0.0 and self._head_tokens + prefill.work.tokens > CHUNK_TOKENS:
+                self.last_requests = min(self.last_requests, later)
                 return
             self._head_s += prefill.seconds
             self._head_tokens += prefill.work.tokens
+            later -= 1
+        self._begin_last(self._head_tokens)
+
+    def _begin_last(self, tokens: float) -> None:
+        """Note that the step under way is the last one needed, unless its prefill is longer than a step."""
+        self.last_requests = 1 if tokens > CHUNK_TOKENS else 0
+        self.last_room = CHUNK_TOKENS - (tokens % CHUNK_TOKENS if tokens > CHUNK_TOKENS else 0.0)
+
+    def _join_last(self, tokens: float) -> None:
+        """Add a prefill to the last step needed, or to a further one where that has no room for it."""
+        self.last_requests += 1
+        self.last_room -= tokens
+        if self.last_room < 0.0:
+            self.last_requests = 1
+            self.last_room %= CHUNK_TOKENS
 
     def done(self, key: str, computed: Work | None, now_s: float, *, waited: bool = False) -> Sample | None:
         """Take a prefill off whose first token came, and return a measured time where that makes one.

@@ -16,25 +16,37 @@ __all__ = ("COLUMNS", "read_azure")
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _EXPECTED = f"a trace of Azure is CSV with the columns {', '.join(COLUMNS)}, sorted by time"
 _BLOCK_TOKENS = 512
+_MOST_DIGITS = 40  # of a count, with blanks: Python refuses to read numbers of thousands of digits
 _EPOCH = datetime(1970, 1, 1)
 
 
 def read_azure(lines: Iterable[str], name: str, salt: int = 0) -> Iterator[TraceRequest]:
     """Read requests; arguments as for ``read_mooncake``. Each prompt has blocks of its own, as it would have there."""
     at = LineReader(name, _EXPECTED)
-    rows = csv.reader(lines)
-    at.line = 1
-    header = next((row for row in rows if row), [])
+    rows = _rows(lines, at)
+    header = next(rows, [])
     if missing := [column for column in COLUMNS if column not in header]:
         raise at.error(f"these columns are missing: {', '.join(missing)}")
     time_at, context_at, generated_at = (header.index(column) for column in COLUMNS)
     for row in rows:
-        if row:
+        row.extend([""] * (len(header) - len(row)))
+        at_s = at.since_start(_time_s(row[time_at], at))
+        tokens = _count(row[context_at], COLUMNS[1], at)
+        yield _request(at_s, tokens, _count(row[generated_at], COLUMNS[2], at), at.line, salt)
+
+
+def _rows(lines: Iterable[str], at: LineReader) -> Iterator[list[str]]:
+    """Yield the fields of each line, and leave its number in ``at``; empty lines are passed over."""
+    at.line = 1
+    rows = csv.reader(map(at.look, lines))
+    try:
+        for row in rows:
             at.line = rows.line_num
-            row.extend([""] * (len(header) - len(row)))
-            at_s = at.since_start(_time_s(row[time_at], at))
-            tokens = _count(row[context_at], COLUMNS[1], at)
-            yield _request(at_s, tokens, _count(row[generated_at], COLUMNS[2], at), at.line, salt)
+            if row:
+                yield row
+    except csv.Error as error:
+        at.line = rows.line_num
+        raise at.error(f"not CSV ({error}){at.cut}") from None
 
 
 def _request(at_s: float, tokens: int, output_tokens: int, line: int, salt: int) -> TraceRequest:
@@ -46,10 +58,9 @@ def _request(at_s: float, tokens: int, output_tokens: int, line: int, salt: int)
 def _count(text: str, field: str, at: LineReader) -> int:
     if not text:
         raise at.error(f"{field} is missing: the line is cut off")
-    if not text.strip().isdecimal():
-        raise at.error(f"{field} is {text[:40]!r}, and must be a whole number")
-    tokens = int(text)
-    return max(1, tokens if tokens <= MAX_TOKENS else at.count({field: tokens}, field, least=0))
+    if not text.strip().isdecimal() or len(text) > _MOST_DIGITS or int(text) > MAX_TOKENS:
+        raise at.error(f"{field} is {text[:40]!r}, and must be a whole number from 0 to {MAX_TOKENS}{at.cut}")
+    return max(1, int(text))
 
 
 def _time_s(text: str, at: LineReader) -> float:
@@ -58,7 +69,7 @@ def _time_s(text: str, at: LineReader) -> float:
     try:
         return _whole_s(whole) + (float(f"0.{part.removesuffix('Z').partition('+')[0]}") if part else 0.0)
     except ValueError:
-        raise at.error(f"TIMESTAMP is {text[:40]!r}, and must be a time like 2023-11-16 18:15:46.68") from None
+        raise at.error(f"TIMESTAMP is {text[:40]!r}, and must be a time like 2023-11-16 18:15:46.68{at.cut}") from None
 
 
 @lru_cache(maxsize=1)

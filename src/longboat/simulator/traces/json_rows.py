@@ -18,10 +18,9 @@ def json_rows(lines: Iterable[str], at: LineReader) -> Iterator[Mapping[str, obj
         if not line.strip():
             continue
         try:
-            row = orjson.loads(line)
+            row = orjson.loads(at.look(line))
         except orjson.JSONDecodeError as error:
-            cut = "" if line.endswith("\n") else ", and ends without a new line: the file may be cut off"
-            raise at.error(f"not JSON ({error}){cut}") from None
+            raise at.error(f"not JSON ({error}){at.cut}") from None
         if not isinstance(row, dict):
             raise at.error(f"a JSON {type(row).__name__}, and not an object")
         yield row

@@ -17,14 +17,20 @@ _MOST = 1e18
 class LineReader:
     """The place in a trace file, and the checks that all formats share."""
 
-    __slots__ = ("_first_s", "_last_s", "expected", "line", "name")
+    __slots__ = ("_first_s", "_last_s", "cut", "expected", "line", "name")
 
     def __init__(self, name: str, expected: str) -> None:
         self.name = name  # of the file
         self.expected = expected  # what a line must have
         self.line = 0  # number of the line that is read
+        self.cut = ""  # what an error says of a line that may be cut off
         self._first_s: float | None = None
         self._last_s = 0.0
+
+    def look(self, line: str) -> str:
+        """Return the line, and remember whether it ends as lines do."""
+        self.cut = "" if line.endswith("\n") else ", and the line ends without a new line: the file may be cut off"
+        return line
 
     def error(self, what: str) -> UserInputError:
         """Return the error of the current line."""
