@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +20,18 @@ from longboat.core.errors import ClusterError, TransferError
 from longboat.spec.types.weights import WeightsSpec
 from longboat.weights.fetch.node_weights import HeldWeights, NodeWeights
 from longboat.weights.pieces.rate import Progress
+from longboat.weights.store.store import Store
 from weights.range_server import serving
 
 TOKEN = "a token of the tests"
 
 
-def order(**changes: object) -> WeightsOrder:
+def order(*sources: str, trackers: tuple[str, ...] = (), **changes: object) -> WeightsOrder:
     spec = WeightsSpec().model_dump(mode="json") | changes
-    return WeightsOrder(spec=spec, sources=(), trackers=(), token=TOKEN)
+    return WeightsOrder(spec=spec, sources=sources, trackers=trackers, token=TOKEN)
+
+
+UNWARMED = order(trackers=("127.0.0.1:9",))
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -96,7 +102,71 @@ def test_weights_that_cannot_be_fetched_early_are_tried_again_later() -> None:
         now_s = time.monotonic() + FIRST_RETRY_S
     prewarm.want(["a", "b"], now_s)
     assert not prewarm.is_busy  # the second wait is longer
-    prewarm.stop()
+
+
+def test_a_fetch_of_weights_that_are_no_longer_wanted_ends_and_others_do_not() -> None:
+    tries: list[str] = []
+    ended: list[str] = []
+
+    def hold(source: str, on_progress: Callable[[Progress], None]) -> HeldWeights:
+        tries.append(source)
+        try:
+            for _ in range(3000):
+                on_progress(Progress(source=source, total_bytes=1, have_bytes=0))
+                time.sleep(0.02)
+            raise TransferError("the fetch was not ended")
+        finally:
+            ended.append(source)
+
+    prewarm, now_s = Prewarm(hold), time.monotonic()
+    prewarm.want(["a", "b", "c"], now_s)
+    until(lambda: tries == ["a"])
+    prewarm.want(["a", "c"], now_s)
+    assert not ended
+    prewarm.want(["c"], now_s)
+    until(lambda: tries == ["a", "c"])  # "b" is not begun
+    prewarm.want([], now_s)
+    until(lambda: not prewarm.is_busy)
+    assert ended == ["a", "c"]
+    prewarm.want(["c"], now_s)  # it comes back, and needs no patience
+    until(lambda: tries == ["a", "c", "c"])
+    prewarm.want([], now_s)
+    until(lambda: not prewarm.is_busy)
+
+
+@pytest.mark.parametrize("next_order", [None, order("http://127.0.0.1:9/other", trackers=("127.0.0.1:9",)), UNWARMED])
+async def test_a_model_that_left_the_fleet_is_not_fetched_to_its_end(
+    tmp_path: Path, next_order: WeightsOrder | None
+) -> None:
+    member = WeightsMember(tmp_path, tmp_path, "127.0.0.1", {})
+    joined = await member.follow(order())
+    assert joined is not None
+    with serving() as server:
+        server.put("model.safetensors", bytes(48 << 20))
+        server.before = lambda name: time.sleep(1.0)
+        changes = {"prewarm": [{"node": "127.0.0.1"}], "limits": {"requests": 1}}
+        await member.follow(order(server.source, trackers=(joined.member,), **changes))
+        await asyncio.to_thread(until, lambda: Store(tmp_path).list())
+        (key,) = (stored.key for stored in Store(tmp_path).list())
+        await member.follow(next_order)
+        lock = Store(tmp_path).fetch_lock
+        await asyncio.to_thread(until, lambda: (taken := lock(key)) and not taken.release())
+        assert [stored.is_whole for stored in Store(tmp_path).list()] == [False]
+    await member.stop()
+
+
+async def test_a_node_of_a_fleet_without_fetched_models_leaves_the_swarm(tmp_path: Path) -> None:
+    member = WeightsMember(tmp_path, tmp_path, "127.0.0.1", {})
+    report = await member.follow(order())
+    assert report is not None
+    host, _, port = report.member.partition(":")
+    socket.create_connection((host, int(port)), 10).close()
+    assert await member.follow(None) is None
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 10)
+    again = await member.follow(order())
+    assert again is not None
+    await member.stop()
 
 
 def test_a_storage_that_is_away_does_not_refuse_a_node_that_has_the_weights(

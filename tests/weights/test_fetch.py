@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from longboat.file_lock import FileLock
 from longboat.weights.pieces.manifest import FileEntry, make_manifest
 from longboat.weights.pieces.rate import Progress
 from longboat.weights.sources.storage_errors import ObjectChangedError, RefusedError
+from longboat.weights.store.piece_folder import PieceFolder
 from longboat.weights.store.store import Store
 from weights.conftest import MIB, MakeNode
 from weights.range_server import RangeServer
@@ -249,6 +251,46 @@ def test_weights_that_another_process_only_lists_are_not_in_use(
             assert not store.list()[0].in_use
         listing.join(20)
     assert store.list() == []
+
+
+def put_all(folder: PieceFolder) -> None:
+    for piece in folder.pieces:
+        data = bytes(piece.length)
+        folder.put(piece, data, hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.parametrize("left", [b"", b'{"source": "s3'])
+def test_a_manifest_that_a_power_cut_emptied_is_written_again(tmp_path: Path, left: bytes) -> None:
+    store, manifest = Store(tmp_path), make_manifest("s3://b/a", [FileEntry(path="x", size=MIB, version="1")])
+    begun = store.begin(manifest, None)
+    (begun.folder / "manifest.json").write_bytes(left)
+    (begun.folder / "boot").write_text("another boot")
+    folder = store.begin(manifest, None)
+    put_all(folder)
+    store.publish(folder)
+    whole = store.published(manifest.key)
+    assert whole is not None
+    assert whole.manifest == manifest
+
+
+def test_all_of_a_model_is_on_the_disk_before_engines_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", noted)
+    files = [FileEntry(path=path, size=size, version="1") for path, size in (("a/b/x", MIB), ("empty", 0))]
+    store, manifest = Store(tmp_path), make_manifest("s3://b/a", files)
+    folder = store.begin(manifest, None)
+    put_all(folder)
+    store.publish(folder)
+    names = ("manifest.json", "pieces", "", "files", "files/a", "files/a/b", "files/a/b/x", "files/empty")
+    assert {folder.folder / name for name in names} <= set(synced)
+    assert synced[-1] == tmp_path / "weights" / "models"
+    assert (tmp_path / "weights" / "models" / manifest.key / "files/empty").stat().st_mode & 0o777 == 0o444
 
 
 def test_a_process_that_makes_room_without_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat.core.errors import UserInputError
+from longboat.core.errors import TransferError, UserInputError
+from longboat.weights.fetch.node_weights import NodeWeights, WeightsOptions
 from longboat.weights.sources.credentials import aws_environment, aws_profile, hub_headers, netrc_headers
 from longboat.weights.sources.open_store import StorageOptions
 from longboat.weights.sources.storage import Storage, version_of
@@ -19,6 +20,7 @@ from longboat.weights.sources.storage_errors import MissingObjectError, RefusedE
 from weights.range_server import RangeServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REVISION = json.dumps({"sha": COMMIT}).encode()
 
 
 def hub(storage: RangeServer, **env: str) -> Storage:
@@ -52,6 +54,59 @@ def test_a_hub_that_refuses_or_knows_no_revision_says_what_to_set(storage: Range
     with pytest.raises(RefusedError) as caught:
         hub(storage).manifest()
     assert "HF_TOKEN" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("revision", "tree"),
+    [
+        (b"<html>sign in</html>", b"[]"),
+        (b'"\xff"', b"[]"),
+        (b"[]", b"[]"),
+        (b'{"sha": 1}', b"[]"),
+        (REVISION, b"<html>sign in</html>"),
+        (REVISION, b'{"error": "busy"}'),
+        (REVISION, b'[{"type": "file", "path": "config.json"}]'),
+        (REVISION, b'["config.json"]'),
+    ],
+)
+def test_an_answer_that_is_not_a_listing_is_an_error_and_the_weights_that_are_there_are_used(
+    storage: RangeServer, tmp_path: Path, revision: bytes, tree: bytes
+) -> None:
+    listing = json.dumps([{"type": "file", "path": "config.json", "oid": "2", "size": 2}]).encode()
+    where = ("api/models/o/n/revision/v1", f"api/models/o/n/tree/{COMMIT}?recursive=true")
+    storage.files |= dict(zip(where, (REVISION, listing), strict=True))
+    storage.files[f"o/n/resolve/{COMMIT}/config.json"] = b"{}"
+    settings = WeightsOptions(storage=StorageOptions(stall_s=2.0, retries=0))
+    node = NodeWeights(tmp_path, settings, env={"HF_ENDPOINT": storage.source})
+    node.hold("hf:o/n@v1").release()
+    storage.files |= dict(zip(where, (revision, tree), strict=True))
+    with pytest.raises(TransferError, match="hub's answer for hf:o/n@v1 is not a listing"):
+        hub(storage).manifest()
+    held = node.hold("hf:o/n@v1")
+    assert (held.path / "config.json").read_bytes() == b"{}"
+    held.release()
+
+
+def listed(storage: RangeServer, sizes: dict[str, int]) -> list[str]:
+    """Let an S3 server list objects, and return the files of the manifest."""
+    entry = "<Contents><Key>{}</Key><LastModified>2026-01-01T00:00:00Z</LastModified><Size>{}</Size></Contents>"
+    entries = "".join(entry.format(key, size) for key, size in sizes.items())
+    document = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+    storage.files["/b?list-type=2&prefix=models%2Fq%2F"] = document.encode()
+    options = StorageOptions(endpoint=storage.source.removesuffix("/model"), stall_s=2.0, retries=0)
+    env = {"AWS_ACCESS_KEY_ID": "K", "AWS_SECRET_ACCESS_KEY": "S"}
+    found = Storage("s3://b/models/q", options, env=env, home=Path("/nowhere")).manifest()
+    return [file.path for file in found.files]
+
+
+def test_empty_objects_that_mark_folders_are_left_out(storage: RangeServer) -> None:
+    files = {"models/q/a/b/x.json": 10, "models/q/config.json": 10, "models/q/empty": 0}
+    marked = {"models/q/": 0, "models/q/a/": 0, "models/q/a/b/": 0, **files}
+    assert listed(storage, marked) == ["a/b/x.json", "config.json", "empty"]
+    with pytest.raises(TransferError, match="holds 'a' and files below it"):
+        listed(storage, {"models/q/a": 1, **files})
+    with pytest.raises(TransferError, match="holds no files"):
+        listed(storage, {"models/q/": 0})
 
 
 def test_aws_keys_come_from_the_environment_or_else_from_a_profile(tmp_path: Path) -> None:

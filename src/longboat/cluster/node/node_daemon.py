@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,8 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
             self._keep_warm(order.warm)
             try:
                 gateway = await self._gateway.ensure(order)
-            except LongboatError as error:
-                gateway = self._report(order, str(error))
+            except (LongboatError, OSError, subprocess.SubprocessError) as error:  # a TimeoutError is an OSError
+                gateway = self._report(order, _problem(error))
             await self._relay.follow(self._gateway.tables.table)
             return NodeReport(
                 gateway=gateway,
@@ -179,6 +180,12 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
             table_number=self._gateway.tables.known_in(order.epoch),
             problem=problem,
         )
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, LongboatError):
+        return str(error)
+    return f"the gateway cannot be started or fed: {str(error) or type(error).__name__}"
 
 
 async def _keep_bounds(run: Path) -> None:

@@ -46,20 +46,19 @@ class WeightsMember:
     async def follow(self, order: WeightsOrder | None) -> WeightsReport | None:
         """Do what the controller wants, and report this node's place and its whole models. None: it has no place."""
         if order is None:
-            await asyncio.to_thread(remove_order, self._run)
+            await self.stop()
             return None
         spec = WeightsSpec.model_validate(dict(order.spec), strict=False)
         swarm_member = await self._membership(order, limits_from(spec))
         member = swarm_member.follow(order.trackers)
         await asyncio.to_thread(write_order, self._run, order, member)
-        if order.trackers and self._is_warmed(spec):
-            self._prewarm.want(order.sources, time.monotonic())
+        if order.trackers:
+            self._prewarm.want(order.sources if self._is_warmed(spec) else (), time.monotonic())
         return WeightsReport(member=member, sources=await asyncio.to_thread(self._sources))
 
     async def stop(self) -> None:
-        """Leave the swarm."""
-        self._prewarm.stop()
-        self._prewarm = Prewarm(self._hold)
+        """Leave the swarm, and fetch nothing before it is needed."""
+        self._prewarm.want((), time.monotonic())
         await asyncio.to_thread(remove_order, self._run)
         member, self._member = self._member, None
         if member is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,17 @@ import msgspec
 
 from longboat.core.errors import TransferError, UserInputError
 
-__all__ = ("FileEntry", "Manifest", "Piece", "make_manifest", "parts_of", "pieces_of", "read_manifest", "wanted_files")
+__all__ = (
+    "FileEntry",
+    "Manifest",
+    "Piece",
+    "make_manifest",
+    "parts_of",
+    "pieces_of",
+    "read_manifest",
+    "wanted_files",
+    "without_markers",
+)
 
 MIB: Final = 1 << 20
 LEAST_PIECE_BYTES: Final = 4 * MIB
@@ -99,12 +109,19 @@ def _check_path(source: str, path: str) -> None:
 
 def _check_folders(source: str, entries: tuple[FileEntry, ...]) -> None:
     """Refuse a name that stands for a file and for a folder: storage may hold both."""
-    names = {entry.path for entry in entries}
+    if found := _folders_of(entries) & {entry.path for entry in entries}:
+        raise TransferError(f"{source} holds {min(found)!r} and files below it", hint="remove one of the two")
+
+
+def _folders_of(entries: Iterable[FileEntry]) -> set[str]:
+    """Return the folders of listed files; the source itself is the empty name."""
+    found = {""}
     for entry in entries:
-        parts = entry.path.split("/")
-        for end in range(1, len(parts)):
-            if (folder := "/".join(parts[:end])) in names:
-                raise TransferError(f"{source} holds {folder!r} and files below it", hint="remove one of the two")
+        folder = entry.path.rpartition("/")[0]
+        while folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def _piece_bytes(num_bytes: int) -> int:
@@ -133,6 +150,12 @@ def read_manifest(text: bytes, origin: str) -> Manifest:
         raise UserInputError(
             f"{origin} is not a manifest of weights: {error}", hint="remove its folder, and the weights are fetched"
         ) from None
+
+
+def without_markers(entries: Sequence[FileEntry]) -> list[FileEntry]:
+    """Return the files of a listing without the empty objects by which consoles of storage mark folders."""
+    folders = _folders_of(entries)
+    return [entry for entry in entries if entry.size or entry.path not in folders]
 
 
 def wanted_files(files: Iterable[FileEntry]) -> tuple[FileEntry, ...]:

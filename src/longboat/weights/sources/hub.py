@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import httpx
+import msgspec
 
 from longboat.core.errors import TransferError
 from longboat.weights.pieces.manifest import FileEntry
@@ -19,6 +20,29 @@ TIMEOUT_S = 30.0
 MAX_PAGES = 100
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_Answer = TypeVar("_Answer")
+
+
+class _Revision(msgspec.Struct):
+    """What the hub says of a revision."""
+
+    sha: str = ""  # the commit
+
+
+class _Large(msgspec.Struct):
+    """What the hub says of a file that it keeps outside git."""
+
+    oid: str = ""  # SHA-256
+
+
+class _Item(msgspec.Struct):
+    """An entry of a listing: a file, a folder, or something else that has a path."""
+
+    type: str
+    path: str
+    size: int  # bytes
+    oid: str  # in git
+    lfs: _Large | None = None
 
 
 def hub_address(env: Mapping[str, str]) -> str:
@@ -32,22 +56,21 @@ def list_hub(
     """Return the commit of a revision, and its files. Raises TransferError where the hub does not give them."""
     where = f"hf:{repository}@{revision}"
     with httpx.Client(timeout=TIMEOUT_S, headers=dict(headers), follow_redirects=True) as client:
-        commit = _get(client, f"{address}/api/models/{repository}/revision/{revision}", where).json().get("sha", "")
-        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        named, _ = _get(client, f"{address}/api/models/{repository}/revision/{revision}", where, _Revision)
+        if not _COMMIT.fullmatch(commit := named.sha):
             raise TransferError(f"the hub names no commit for {where}", hint="check HF_ENDPOINT")
-        entries: list[FileEntry] = []
+        items: list[_Item] = []
         url: str | None = f"{address}/api/models/{repository}/tree/{commit}?recursive=true"
         for _ in range(MAX_PAGES):
             if url is None:
                 break
-            answer = _get(client, url, where)
-            entries += [_entry(item) for item in answer.json() if item.get("type") == "file"]
-            found = _NEXT.search(answer.headers.get("link", ""))
-            url = found[1] if found else None
-    return commit, tuple(entries)
+            page, url = _get(client, url, where, list[_Item])
+            items += page
+    return commit, tuple(_entry(item) for item in items if item.type == "file")
 
 
-def _get(client: httpx.Client, url: str, where: str) -> httpx.Response:
+def _get(client: httpx.Client, url: str, where: str, kind: type[_Answer]) -> tuple[_Answer, str | None]:
+    """Return the hub's answer, and the address of the next page where there is one."""
     try:
         answer = client.get(url)
     except httpx.HTTPError as error:
@@ -61,14 +84,15 @@ def _get(client: httpx.Client, url: str, where: str) -> httpx.Response:
         raise MissingObjectError(f"the hub has no {where}", hint="check the name and the revision; set HF_TOKEN")
     if answer.status_code != 200:
         raise TransferError(f"the hub answers {answer.status_code} for {where}", hint="try again later")
-    return answer
+    following = _NEXT.search(answer.headers.get("link", ""))
+    try:
+        return msgspec.json.decode(answer.content, type=kind), following[1] if following else None
+    except ValueError:  # of msgspec: no JSON, or JSON of another shape
+        raise TransferError(
+            f"the hub's answer for {where} is not a listing",
+            hint="check HF_ENDPOINT and proxies: a page for signing in may be in the hub's place",
+        ) from None
 
 
-def _entry(item: Mapping[str, Any]) -> FileEntry:
-    large = item.get("lfs") or {}
-    return FileEntry(
-        path=str(item["path"]),
-        size=int(item["size"]),
-        version=str(item["oid"]),
-        sha256=str(large.get("oid") or ""),
-    )
+def _entry(item: _Item) -> FileEntry:
+    return FileEntry(path=item.path, size=item.size, version=item.oid, sha256=item.lfs.oid if item.lfs else "")

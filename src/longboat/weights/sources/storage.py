@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from longboat.core.errors import LongboatError, TransferError, UserInputError
-from longboat.weights.pieces.manifest import FileEntry, Manifest, make_manifest, parts_of, wanted_files
+from longboat.weights.pieces.manifest import FileEntry, Manifest, make_manifest, parts_of, wanted_files, without_markers
 from longboat.weights.sources.credentials import hub_headers
 from longboat.weights.sources.hub import hub_address, list_hub
 from longboat.weights.sources.location import locate
@@ -102,11 +102,12 @@ class Storage:
         import obstore
 
         try:
-            return [self._entry(meta) for page in obstore.list(self._opened()) for meta in page]
+            found = [self._entry(meta) for page in obstore.list(self._opened()) for meta in page]
         except LongboatError:
             raise
         except Exception as error:
             raise translated(error, self.source) from None
+        return without_markers(found)
 
     def _list_hub(self) -> list[FileEntry]:
         """List a model of the hub, and read it by its commit from now on."""

@@ -48,11 +48,11 @@ class PieceFolder:  # size: one class keeps the record of pieces and the files t
     @classmethod
     def begun(cls, folder: Path, manifest: Manifest) -> PieceFolder:
         """Open the folder of a fetch, or make it. After a crash of the machine, the pieces are read and checked."""
-        path = folder / "manifest.json"
+        path, text = folder / "manifest.json", msgspec.json.encode(manifest)
         try:
             (folder / FILES).mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                write_whole(path, msgspec.json.encode(manifest))
+            if not path.exists() or path.read_bytes() != text:  # a power cut leaves an empty one
+                write_whole(path, text)
             found = cls(folder, manifest)
             if found._boot() != _boot_id():
                 found.recheck()
@@ -145,8 +145,17 @@ class PieceFolder:  # size: one class keeps the record of pieces and the files t
                 )
             try:
                 list(pool.map(_settle, (self.path(file.path) for file in self.manifest.files)))
+                self._sync_records()
             except OSError as error:
                 raise _disk_error(error, self.folder) from None
+
+    def _sync_records(self) -> None:
+        """Write to the disk what says which files and pieces are there, and the folders that name all of them."""
+        records = [path for name in ("manifest.json", "pieces") if (path := self.folder / name).exists()]
+        paths = (*records, *(self.path(file.path) for file in self.manifest.files))
+        folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(self.folder)}
+        for path in (*records, *folders):
+            sync(path)
 
     def _forget_files(self, names: Iterable[str]) -> None:
         chosen = set(names)
@@ -200,6 +209,15 @@ def write_whole(path: Path, data: bytes) -> None:
     fresh.replace(path)
 
 
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -216,12 +234,8 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 def _settle(path: Path) -> None:
     """Write a file's bytes to the disk, and make it read-only: replicas of all models share it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-        os.fchmod(descriptor, 0o444)
-    finally:
-        os.close(descriptor)
+    sync(path)
+    path.chmod(0o444)
 
 
 def _sha256_of(path: Path) -> str:

@@ -23,7 +23,7 @@ from longboat.file_lock import FileLock
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
 from longboat.weights.pieces.manifest import Manifest
 from longboat.weights.pieces.rate import Progress
-from longboat.weights.store.piece_folder import FILES, PieceFolder, write_whole
+from longboat.weights.store.piece_folder import FILES, PieceFolder, sync, write_whole
 
 __all__ = ("Store", "Stored")
 
@@ -139,7 +139,7 @@ class Store:  # size: one method for each thing that is done with a model
         (folder.folder / "progress.json").unlink(missing_ok=True)
         folder.folder.rename(target)
         os.utime(target)
-        _sync_folder(target.parent)
+        sync(target.parent)
 
     def note_progress(self, key: str, progress: Progress) -> None:
         """Write the progress of a fetch for other processes to read."""
@@ -270,11 +270,3 @@ def _size(stored: Stored, rest_bytes: int) -> StoredSize:
 def _writable(path: Path) -> Path:
     path.chmod(0o644)
     return path
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -130,12 +130,10 @@ def _read(connection: http.client.HTTPConnection, response: http.client.HTTPResp
         raise http.client.HTTPException("the answer is too long")
     data = bytearray(told)
     rest = memoryview(data)
-    while rest:
-        _wake_at(connection, min(WAKE_BYTES, len(rest)))
-        if not (read := response.fp.readinto1(rest)):  # one read: readinto would wait for a full wake at the end
-            break
+    # The first read returns what arrived with the head and is in the response's buffer: the socket has it no more.
+    while rest and (read := response.fp.readinto1(rest)):  # one read: readinto would wait for a full wake at the end
         rest = rest[read:]
-    _wake_at(connection, 1)
+        _wake_at(connection, min(WAKE_BYTES, len(rest) or 1))
     response.close()
     if rest:
         raise http.client.IncompleteRead(b"")
