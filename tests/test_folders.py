@@ -54,7 +54,9 @@ def test_a_replica_that_runs_keeps_its_log_however_often_another_one_starts(tmp_
 
 def test_replicas_that_start_at_once_do_not_fail_over_the_logs_that_they_remove(tmp_path: Path) -> None:
     for number in range(4 * MAX_LOGGED_REPLICAS):
-        (tmp_path / "logs" / "m" / f"old{number}").mkdir(parents=True)
+        old = tmp_path / "logs" / "m" / f"old{number}"
+        old.mkdir(parents=True)
+        os.utime(old, (1000, 1000))
     with ThreadPoolExecutor(8) as pool:
         paths = list(pool.map(lambda number: log_path(tmp_path, "m", f"new{number}", 0), range(16)))
     assert all(path.parent.is_dir() for path in paths)
