@@ -1,14 +1,15 @@
-"""The run folder: private, ours, or refused."""
+"""The run folder: private, ours, or refused; and whose logs stay in it."""
 
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from longboat.core.errors import ClusterError
-from longboat.folders import run_folder
+from longboat.folders import MAX_LOGGED_REPLICAS, log_path, run_folder
 
 
 def test_the_run_folder_is_made_for_its_user_alone(tmp_path: Path) -> None:
@@ -31,3 +32,31 @@ def test_a_run_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match="cannot be the run folder"):
         run_folder({"LONGBOAT_RUN": str(tmp_path / "file")})
+
+
+def test_a_replica_that_runs_keeps_its_log_however_often_another_one_starts(tmp_path: Path) -> None:
+    quiet, busy = (log_path(tmp_path, "m", name, 0) for name in ("quiet", "busy"))
+    with quiet.open("a") as log:
+        for number in range(MAX_LOGGED_REPLICAS + 5):
+            busy.write_text("it works\n")  # and closed again: the newest line counts, and not the folder's own time
+            other = log_path(tmp_path, "m", f"dies{number}", 0)
+            other.write_text("it died\n")
+            for path in (other, other.parent):
+                os.utime(path, (1_000_000 + number,) * 2)
+            for path in (quiet, quiet.parent, busy.parent):
+                os.utime(path, (1000, 1000))
+        log.write("it works\n")
+    left = {folder.name for folder in (tmp_path / "logs" / "m").iterdir()}
+    assert quiet.read_text() == busy.read_text() == "it works\n"
+    assert "dies54" in left and "dies0" not in left
+    assert len(left) == MAX_LOGGED_REPLICAS + 1, "beside the newest ones, one is in use"
+
+
+def test_replicas_that_start_at_once_do_not_fail_over_the_logs_that_they_remove(tmp_path: Path) -> None:
+    for number in range(4 * MAX_LOGGED_REPLICAS):
+        old = tmp_path / "logs" / "m" / f"old{number}"
+        old.mkdir(parents=True)
+        os.utime(old, (1000, 1000))
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(lambda number: log_path(tmp_path, "m", f"new{number}", 0), range(16)))
+    assert all(path.parent.is_dir() for path in paths)

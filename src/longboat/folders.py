@@ -67,7 +67,7 @@ def _private(folder: Path) -> Path:
 
 
 def log_path(run: Path, model: str, replica: str, node_rank: int) -> Path:
-    """Log file of one rank; its folder is made. Of each model the logs of the newest ``MAX_LOGGED_REPLICAS`` stay."""
+    """Log file of one rank; its folder is made. A model's newest ``MAX_LOGGED_REPLICAS`` and those in use stay."""
     folder = run / "logs" / model / replica
     folder.mkdir(parents=True, exist_ok=True)
     _forget_oldest(folder.parent)
@@ -84,6 +84,19 @@ def open_files() -> Iterator[Path]:
 
 
 def _forget_oldest(model_folder: Path) -> None:
-    folders = sorted(model_folder.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    for folder in folders[MAX_LOGGED_REPLICAS:]:
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove the logs that were written to longest ago, but none that a process has open."""
+    oldest = sorted(model_folder.iterdir(), key=_written_s, reverse=True)[MAX_LOGGED_REPLICAS:]
+    in_use = {path.parent for path in open_files()} if oldest else set()
+    for folder in oldest:
+        if folder.resolve() not in in_use:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _written_s(folder: Path) -> float:
+    """Return when something was last written there; 0 where another start of the model removed the folder meanwhile."""
+    newest_s = 0.0
+    with contextlib.suppress(OSError):
+        newest_s = folder.stat().st_mtime
+        for file in folder.iterdir():
+            newest_s = max(newest_s, file.stat().st_mtime)
+    return newest_s

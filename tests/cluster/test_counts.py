@@ -234,6 +234,21 @@ def test_what_finds_no_room_is_said_with_the_nodes_that_are_missing() -> None:
     assert looks.keeper.book.counts["e"].problem == ""
 
 
+def test_what_finds_no_room_is_said_and_asked_for_at_each_look_and_not_once_in_a_delay() -> None:
+    model = replace(ELASTIC, target=replace(QUICK, upscale_delay_s=10), min_replicas=1)
+    looks = Looks(model)
+    looks.keeper.found({"e": 1}, {"e": [{"GPU": 1.0}]})
+    found = []
+    for second in range(1, 60):
+        looks.keeper.tally.hear("n", {"1": {"e": {"in_flight": 8}}}, float(second))
+        changes = looks.keeper.look([replica("r")], NOW_S + second, partial=False, nodes=[{"GPU": 1.0}])
+        assert not changes
+        found.append((looks.keeper.short, looks.keeper.book.counts["e"].problem))
+    lacks = ({"e": 4}, "3 replicas find no room: needs 3 more nodes like the largest one")
+    first = found.index(lacks)
+    assert found == [({}, "")] * first + [lacks] * (59 - first)
+
+
 def test_what_is_bound_to_a_label_that_no_node_carries_is_said_with_the_label() -> None:
     looks = Looks(replace(ELASTIC, min_replicas=1))
     bound = [{"zone": "a"}, {"zone": "a", "host": "gone"}]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from longboat.cluster.host.record import born_ticks
+from longboat.cluster.node import log_bounds
 from longboat.cluster.node.gateway_process import GatewayProcess
 from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
+from longboat.cluster.node.log_bounds import bound_logs
 from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import EndpointTable
@@ -217,6 +222,13 @@ async def test_nodes_that_share_a_home_keep_apart_what_they_counted(node: Node, 
     assert node.starts[0].state_folder != other.starts[0].state_folder
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60.0
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
@@ -239,6 +251,39 @@ async def test_a_gateway_that_is_busy_is_left_alone_and_one_that_hangs_is_ended(
     await node.ensure(order())
     assert process.wait(timeout=30) == -signal.SIGKILL
     assert len(node.starts) == 2
+
+
+async def test_output_of_a_gateway_that_ended_stays_and_is_not_taken_for_that_of_the_next(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, pids = tmp_path / "gateway" / "gateway.log", []
+
+    async def start(code: str) -> None:
+        command = [sys.executable, "-c", f"import sys, time; sys.stdin.read(); {code}"]
+        monkeypatch.setattr("longboat.gateway.admin.control_client.gateway_command", lambda: command)
+        try:
+            await GatewayProcess._start(node, order(), None)
+        finally:
+            record = RecordFile(tmp_path / "gateway").read()
+            assert record is not None
+            pids.append(record.pid)
+
+    try:
+        await start("print('\"listening\"'); raise MemoryError('no memory')")
+        await asyncio.to_thread(wait_until, lambda: not born_ticks(pids[0]))
+        with pytest.raises(ClusterError, match="did not start: the port is in use"):
+            await start("print('the port is in use')")
+        await start("print('\"listening\"'); [(print('it works'), time.sleep(0.01)) for _ in range(60_000)]")
+        assert "MemoryError: no memory" in output.read_text()
+        monkeypatch.setattr(log_bounds, "MOST_FILE_BYTES", 10)
+        bound_logs(tmp_path, time.time())
+        await asyncio.to_thread(wait_until, lambda: "it works" in output.read_text())
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert "\0" not in output.read_text(), "the gateway appends, so that its file can be cut"
+    assert "MemoryError: no memory" in output.with_name("gateway.log.1").read_text()
 
 
 async def test_a_gateway_that_starts_slowly_is_known_by_its_pid_and_left_alone(

@@ -44,12 +44,12 @@ def test_a_large_log_becomes_the_previous_one_while_its_writer_goes_on(
 
 def test_other_logs_of_the_node_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_bounds, "MOST_FILE_BYTES", 100)
-    paths = [tmp_path / "logs" / "node.log", tmp_path / "zygotes" / "k.log"]
+    paths = [tmp_path / "logs" / "node.log", tmp_path / "zygotes" / "k.log", tmp_path / "gateway" / "gateway.log"]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x" * 101)
     bound_logs(tmp_path, NOW_S)
-    assert [path.stat().st_size for path in paths] == [0, 0]
+    assert [path.stat().st_size for path in paths] == [0, 0, 0]
 
 
 def test_the_oldest_replicas_logs_go_first_and_those_in_use_stay(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -137,6 +140,36 @@ def test_node_that_lost_its_runner_and_ray_is_being_started_again_and_not_up_or_
             assert time.monotonic() < end_s, record
             time.sleep(0.05)
         assert runner.poll() is None
+    finally:
+        os.killpg(runner.pid, signal.SIGKILL)
+        runner.wait()
+
+
+def test_full_disk_ends_no_node_and_its_record_is_written_when_there_is_room(run: Path, tmp_path: Path) -> None:
+    """The limit on the size of files stands for the disk: whoever writes a byte to a file gets an OSError."""
+    (tmp_path / "raylet").symlink_to("/bin/sleep")
+    start = f"echo noise; echo 'Ray runtime started.'; {tmp_path}/raylet 600 & touch {tmp_path}/begun; wait"
+    record = replace(LOCAL, run=str(run), temp_dir=str(run / "ray"), argv=("/bin/sh", "-c", start), phase="starting")
+    save_record(record)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    words = ["prlimit", "--fsize=0:", sys.executable, "-m", "longboat.cluster.host.runner", str(run)]
+    with (run / "node.log").open("ab") as output:
+        runner = subprocess.Popen(words, start_new_session=True, stdout=output, stderr=output)
+    end_s = time.monotonic() + 60.0
+
+    def wait_until(is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            assert runner.poll() is None and time.monotonic() < end_s, load_record(run)
+            time.sleep(0.01)
+
+    try:
+        wait_until((tmp_path / "begun").exists)
+        for _ in range(4):  # each try makes a draft in the folder, also when Ray is up
+            wait_until(partial(lambda tried: run.stat().st_mtime_ns != tried, run.stat().st_mtime_ns))
+        assert load_record(run) == record, "nothing could be written yet"
+        resource.prlimit(runner.pid, resource.RLIMIT_FSIZE, (most, most))
+        wait_until(lambda: (found := load_record(run)) is not None and found.phase == "up" and found.is_kept)
+        assert sorted(path.name for path in run.iterdir()) == ["node.json", "node.log", "runner.lock"]
     finally:
         os.killpg(runner.pid, signal.SIGKILL)
         runner.wait()

@@ -43,6 +43,27 @@ def test_more_replicas_come_after_the_delay_and_not_before() -> None:
     assert decisions[30].terms["ongoing_requests"] == 8.0
 
 
+def test_replicas_without_room_stay_wanted_until_they_have_it_or_the_load_ends() -> None:
+    target = OngoingTarget(target_ongoing_requests=2, upscale_delay_s=30, look_back_period_s=1)
+    scaler = Scaler([scaled(target=target, takes={"GPU": 1.0})])
+
+    def played(since_s: int, seconds: int, room: float, running: int) -> list[tuple[int, int]]:
+        found = []
+        for at in range(since_s, since_s + seconds):
+            scaler.observe(BEGIN_S + at, [ModelObservation(model="m", running=running, ready=1)])
+            (decision,) = scaler.decide(BEGIN_S + at, {"GPU": room})
+            found.append((decision.replicas, decision.short))
+        return found
+
+    assert played(0, 30, 2.0, 12) == [(1, 0)] * 30
+    assert played(30, 70, 2.0, 12) == [(2, 4)] * 70
+    assert played(100, 10, 4.0, 12) == [(4, 2)] * 10
+    assert played(110, 10, 8.0, 12) == [(6, 0)] * 10
+    assert played(120, 31, 8.0, 16) == [(6, 0)] * 30 + [(8, 0)], "more than was wanted has a delay of its own"
+    assert played(151, 40, 8.0, 40)[-1] == (8, 2), "the model's maximum is ten"
+    assert played(191, 40, 8.0, 4)[2:] == [(8, 0)] * 38
+
+
 def test_fewer_replicas_wait_longer_and_a_short_lull_changes_nothing() -> None:
     scaler = Scaler([scaled()], counts={"m": 4})
     assert play(scaler, 500, running=2, ready=4)[-1].replicas == 4

@@ -208,6 +208,38 @@ def test_late_requests_that_chance_explains_ask_for_no_more_room() -> None:
     assert few.factor == Room().factor < many.factor
 
 
+def test_replicas_without_room_stay_wanted_after_the_delay_of_an_objective_too() -> None:
+    target = SloTarget(objectives=(OBJECTIVE,), upscale_delay_s=20.0)
+    scaler = Scaler([scaled(target=target, takes={"GPU": 1.0})], counts={"model": 1})
+    found = []
+    for at in range(100):
+        seen = ModelObservation(model="model", arrived=10, ended=10, lengths=((1000, 200),) * 10, ready=1)
+        scaler.observe(float(at), [seen])
+        (decision,) = scaler.decide(float(at), {"GPU": 2.0 if at < 80 else 20.0})
+        found.append((decision.replicas, decision.short > 0))
+    first = found.index((2, True))
+    assert first >= 20 and found[:first] == [(1, False)] * first
+    assert found[first:80] == [(2, True)] * (80 - first)
+    assert found[80][0] > 4 and not found[80][1]
+
+
+@pytest.mark.parametrize("classes", [((0, 90.0, 0), (2, 99.0, 2)), ((0, 99.0, 2), (2, 90.0, 0))])
+def test_a_class_that_misses_its_objective_gets_room_whatever_the_others_do(
+    classes: tuple[tuple[int, float, int], ...],
+) -> None:
+    """classes: priority, percentile, and late ones of 50 requests a second"""
+    objectives = tuple(replace(OBJECTIVE, priority=priority, percentile=share) for priority, share, _ in classes)
+    rule = SloRule(scaled(), SloTarget(objectives=objectives))
+    for at in range(1800):
+        ended = tuple(Latency(priority=priority, ended=50, late=late) for priority, _, late in classes)
+        rule.observe(float(at), ModelObservation(model="model", latencies=ended))
+    assert rule._room.factor > 1.1
+    for at in range(1800, 6000):  # the class that missed its objective sends nothing any more
+        ended = tuple(Latency(priority=priority, ended=50, late=0) for priority, _, late in classes if not late)
+        rule.observe(float(at), ModelObservation(model="model", latencies=ended))
+    assert rule._room.factor < 0.9
+
+
 def test_there_is_room_for_the_present_load_however_seldom_requests_are_late() -> None:
     """The room that was not needed is given back, and never so much that the newest level finds no replicas."""
     rule = SloRule(scaled(), SloTarget(objectives=(OBJECTIVE,)))

@@ -6,7 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ("Correction", "Room")
+from longboat.core.scaling import Objective
+
+__all__ = ("Correction", "Room", "Rooms")
 
 _HALF_LIFE = 240.0  # observations with latencies
 _ENOUGH = 60.0  # observations that are trusted: the first ones are of replicas that fill
@@ -19,7 +21,7 @@ _STEP_S = 30.0
 _MIN_ENDED = 300
 _FEW, _MANY = 0.3, 0.7  # parts of the requests that may be late
 _LESS, _MORE = 0.99, 1.03
-_TIGHTEST, _WIDEST = 0.85, 1.15
+_TIGHTEST, _FIRST, _WIDEST = 0.85, 1.1, 1.15
 _CHANCE = 3.0  # standard deviations beyond which an objective was missed, and not by chance
 _REMEMBERED_S = 1800.0  # since the objective was missed last
 _IN_VAIN = 0.8  # part of the requests that may be late, at most, for those that no replica helps
@@ -56,12 +58,17 @@ class Room:
     """
 
     def __init__(self) -> None:
-        self.factor = 1.1
+        self.factor = _FIRST
         self._least, self._least_until_s = _TIGHTEST, 0.0
         self._missed = False
         self._seen: deque[tuple[float, int, int]] = deque()  # times, ended and late requests
         self._ended = self._late = 0
         self._next_s = 0.0
+
+    @property
+    def heard_s(self) -> float:
+        """Return when requests ended last."""
+        return self._seen[-1][0]
 
     def learn(self, now_s: float, ended: int, late: int, allowed: float, hopeless: Callable[[], float]) -> None:
         """Note requests that ended, and how many of them were late.
@@ -103,3 +110,20 @@ class Room:
             self._least_until_s = now_s + _REMEMBERED_S
         self._missed = missed
         return self._least
+
+
+class Rooms:
+    """One room for each objective of a model. The one that needs most decides: a replica serves all classes."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[Objective, Room] = {}
+
+    @property
+    def factor(self) -> float:
+        return max((room.factor for room in self._rooms.values()), default=_FIRST)
+
+    def learn(self, now_s: float, objective: Objective, ended: int, late: int, hopeless: Callable[[], float]) -> None:
+        """Note requests of an objective, and forget the objectives of which no request has ended for long."""
+        allowed = 1.0 - objective.percentile / 100.0
+        self._rooms.setdefault(objective, Room()).learn(now_s, ended, late, allowed, hopeless)
+        self._rooms = {known: room for known, room in self._rooms.items() if room.heard_s >= now_s - _REMEMBERED_S}

@@ -16,7 +16,7 @@ class OngoingRule:
     """Wants as many replicas as keep each at its target of requests.
 
     A change must be wanted for the whole of its delay without a break; the first request of a model without replicas
-    starts one at once.
+    starts one at once. Where there was room for a part of the wanted replicas only, the rest stays wanted.
     """
 
     def __init__(self, target: OngoingTarget) -> None:
@@ -24,6 +24,7 @@ class OngoingRule:
         self._seen: deque[tuple[float, int]] = deque()  # times, and requests then
         self._direction = 0  # of the change that is wanted and not made yet
         self._since_s = 0.0  # when it was wanted first
+        self._wanted = 0  # count whose delay is over while there is not room for all of it; 0: none
         self._ready = 0
 
     def observe(self, now_s: float, seen: ModelObservation) -> None:
@@ -54,15 +55,18 @@ class OngoingRule:
 
     def _delayed(self, now_s: float, current: int, desired: int, words: str, terms: dict[str, float]) -> Want:
         direction = (desired > current) - (desired < current)
-        if direction == 0 or direction != self._direction:
-            self._direction, self._since_s = direction, now_s
+        if direction == 0 or direction != self._direction or 0 < self._wanted <= current:
+            self._direction, self._since_s, self._wanted = direction, now_s, 0
         delay_s = self._delay_s(direction, current)
         left_s = self._since_s + delay_s - now_s
         if direction == 0:
             return Want(replicas=current, reason=words, terms=terms)
         if left_s > 1e-6:
             return Want(replicas=current, reason=f"{words}: {desired} in {left_s:.0f} s, if it stays so", terms=terms)
-        self._direction = 0
+        if direction > 0:
+            self._wanted = desired
+        else:
+            self._direction = 0
         least = 1 if direction < 0 and current > 1 else 0  # the last one leaves by itself, after a delay of its own
         return Want(replicas=max(least, desired), reason=f"{words}, for {delay_s:g} s", terms=terms)
 

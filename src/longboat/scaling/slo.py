@@ -7,7 +7,7 @@ from collections import deque
 from functools import partial
 
 from longboat.core.scaling import ModelObservation, ScaledModel, SloTarget
-from longboat.scaling.correction import Room
+from longboat.scaling.correction import Rooms
 from longboat.scaling.forecast import Forecaster
 from longboat.scaling.rule import Want
 from longboat.scaling.time_model import TimeModel
@@ -32,10 +32,11 @@ class SloRule:
         self._cold_s = model.cold_start_s
         self._forecaster = Forecaster(horizon_s=self._cold_s, share=_SHARE)
         self._time = TimeModel(model, target)
-        self._room = Room()
+        self._room = Rooms()
         self._needs: deque[tuple[float, int]] = deque()  # falling needs, for the highest of the patience
         self._busy_s = -math.inf  # when there was a request last
         self._short_s = math.inf  # since when more are needed; endless where none is
+        self._wanted = math.inf  # count whose delay is over while there is not room for all of it; endless: none
         self._seen = ModelObservation(model=model.name)
 
     def observe(self, now_s: float, seen: ModelObservation) -> None:
@@ -50,8 +51,7 @@ class SloRule:
         for one in seen.latencies:
             if one.late is not None:
                 objective = self._target.objective(one.priority)
-                allowed = 1.0 - objective.percentile / 100.0
-                self._room.learn(now_s, one.ended, one.late, allowed, partial(self._time.hopeless, objective))
+                self._room.learn(now_s, objective, one.ended, one.late, partial(self._time.hopeless, objective))
 
     def _take_cold_start(self, cold_s: float) -> None:
         self._cold_s = cold_s
@@ -88,13 +88,13 @@ class SloRule:
             "held": float(held),
         }
         words = f"{self._forecaster.level:.2f} requests/s, at most {forecast.upper:.2f} within {self._cold_s:.0f} s"
-        if needed <= current:
-            self._short_s = math.inf
-        elif now_s < (since_s := min(self._short_s, now_s)) + self._target.upscale_delay_s:
-            self._short_s = since_s
-            return Want(replicas=current, reason=f"{words}, need {needed} if it stays so", terms=terms)
-        else:
-            self._short_s = math.inf
+        if needed <= current or self._wanted <= current:  # else there was no room for all: they stay wanted
+            self._short_s = self._wanted = math.inf
+        if needed > current:
+            self._short_s = min(self._short_s, now_s)
+            if now_s < self._short_s + self._target.upscale_delay_s:
+                return Want(replicas=current, reason=f"{words}, need {needed} if it stays so", terms=terms)
+            self._wanted = needed
             return Want(replicas=needed, reason=f"{words} ({forecast.name}), need {needed}", terms=terms)
         if held < current:
             words = f"{words}: {held} sufficed for {self._patience_s():.0f} s"

@@ -128,7 +128,7 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         Raises EngineError when no process came up.
         """
         run = run_folder()
-        self._log = log_path(run, plan.model, plan.replica, self._node_rank)
+        self._log = await asyncio.to_thread(log_path, run, plan.model, plan.replica, self._node_rank)
         self._lost = asyncio.get_running_loop().create_future()
         rank = self._rank = await self._start_rank(plan, run, self._log)
         self._phases.log = self._log

@@ -99,7 +99,7 @@ def boot_id() -> str:
 
 
 def save_record(record: ClusterRecord) -> None:
-    """Write the record whole or not at all."""
+    """Write the record whole or not at all. Raises OSError where the run folder cannot be written to."""
     text = json.dumps(asdict(record), indent=1)
     _write(Path(record.run), text)
     with contextlib.suppress(OSError):  # a home folder that cannot be written to stops no node
@@ -109,8 +109,11 @@ def save_record(record: ClusterRecord) -> None:
 def _write(folder: Path, text: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = folder / f"node.{os.getpid()}"
-    draft.write_text(text)
-    draft.replace(folder / _NAME)
+    try:
+        draft.write_text(text)
+        draft.replace(folder / _NAME)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def forget_record(run: Path) -> None:

@@ -6,6 +6,8 @@ The node's record says how Ray is started. With ``--adopt`` Ray may run already:
 
 Ray ends a node that was cut off when its link returns, since the cluster has declared it dead. What engines are left on
 the node then belong to no runner: they are ended before the node joins again.
+
+A full disk ends no node: output that finds no room is lost, and the record is written when there is room again.
 """
 
 from __future__ import annotations
@@ -99,10 +101,10 @@ class _Run:
         """Copy Ray's output to the runner's own until it ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            print(line, end="", flush=True)
             self.lines.append(line)
             if _UP in line:
                 self.is_up.set()
+            _say(line)
 
 
 class _AdoptedRun:
@@ -140,6 +142,7 @@ class _Runner:
         self._adopted = adopted
         self._next = NextStart(record.argv, record.env, record.gcs_address if record.role == "worker" else "")
         self._is_stopping = False
+        self._is_saved = False
 
     def stop(self, *_: object) -> None:
         self._is_stopping = True
@@ -193,25 +196,37 @@ class _Runner:
                 self._tell("up", "")
             lost = raylet is not None and not born_ticks(raylet)
             self._next.look()
-            time.sleep(_POLL_S)
+            self._pause(_POLL_S)
         run.end(gently=not lost)  # without a raylet there is nothing left to end gently, and Ray takes its time
 
     def _tell(self, phase: str, detail: str) -> None:
-        print(f"longboat: node {phase} {detail}", flush=True)
+        _say(f"longboat: node {phase} {detail}\n")
         self._record = replace(self._record, phase=phase, detail=detail)
-        save_record(self._record)
+        self.save()
+
+    def save(self) -> None:
+        """Write the record; where that fails, it is written at a later look."""
+        self._is_saved = False
+        with contextlib.suppress(OSError):
+            save_record(self._record)
+            self._is_saved = True
+
+    def _pause(self, seconds: float) -> None:
+        if not self._is_saved and not self._is_stopping:  # the command that ends the node writes its record
+            self.save()
+        time.sleep(seconds)
 
     def _rest(self, seconds: float) -> None:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s and not self._is_stopping:
-            time.sleep(_POLL_S)
+            self._pause(_POLL_S)
 
     def _wait_for_cluster(self) -> None:
         """Wait for the head, as a worker: Ray itself would give up."""
         while self._record.role == "worker" and not self._is_stopping:
             if can_connect(self._record.gcs_address, 2.0):
                 return
-            time.sleep(1.0)
+            self._pause(1.0)
 
     def end_leftovers(self) -> None:
         """End Ray's own processes and engines that lost their agents. This node's gateway keeps running."""
@@ -222,6 +237,12 @@ class _Runner:
             argv.append(f"LONGBOAT_RUN={self._record.run}")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(argv, timeout=_REAP_DEADLINE_S, check=False)
+
+
+def _say(text: str) -> None:
+    """Write to the runner's output at once: a buffer would hold what a full disk refused."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), text.encode(errors="replace"))
 
 
 def _gangs_here(run: str) -> set[str]:
@@ -247,8 +268,8 @@ def main() -> int:
 
 
 def _keep(record: ClusterRecord, adopted: AdoptedRay | None) -> int:
-    save_record(record)
     runner = _Runner(record, adopted)
+    runner.save()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, runner.stop)
     if adopted is None:

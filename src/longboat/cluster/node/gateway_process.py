@@ -195,7 +195,8 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
         )
         config = gateway_stdin(self._config(order, record, redis_url))
         output = self._folder / "gateway.log"
-        with output.open("wb") as log, _detached(gateway_command(), log) as process:
+        begin = output.stat().st_size if output.exists() else 0  # what stands before says why the last one ended
+        with output.open("ab") as log, _detached(gateway_command(), log) as process:
             assert process.stdin is not None and process.stdout is not None
             pid = int(await asyncio.to_thread(process.stdout.readline) or 0)
             record = replace(record, pid=pid, born=born_ticks(pid))
@@ -203,7 +204,7 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
             process.stdin.write(config)
             process.stdin.close()
             await asyncio.to_thread(process.wait, 10.0)
-        await self._wait_listening(output)
+        await self._wait_listening(output, begin)
         return record
 
     def _config(self, order: NodeOrder, record: GatewayRecord, redis_url: str | None) -> GatewayConfig:
@@ -245,16 +246,17 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
             raise ClusterError(f"{folder} cannot be created: {error.strerror}", hint=hint) from error
         return folder
 
-    async def _wait_listening(self, output: Path) -> None:
+    async def _wait_listening(self, output: Path, begin: int) -> None:
+        """Wait for the gateway whose output starts at ``begin``. Raises ClusterError where it does not come up."""
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
         while asyncio.get_running_loop().time() < deadline:
-            text = output.read_text(errors="replace")
+            text = _text_from(output, begin)
             if '"listening"' in text:
                 return
             if "error" in text.lower() or "in use" in text:
                 break
             await asyncio.sleep(0.02)
-        last = output.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+        last = _text_from(output, begin).strip().splitlines()[-1:] or ["no output"]
         raise ClusterError(f"the gateway of {socket.gethostname()} did not start: {last[0]}", hint=f"see {output}")
 
     def _report(self, order: NodeOrder, state: dict[str, Any], trouble: str) -> GatewayReport:
@@ -277,6 +279,14 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
             model_counts=state.get("model_counts", {}),
             problem=trouble if state else "its control socket does not answer",
         )
+
+
+def _text_from(output: Path, begin: int) -> str:
+    with output.open("rb") as log:
+        if log.seek(0, os.SEEK_END) < begin:  # it was rotated meanwhile
+            begin = 0
+        log.seek(begin)
+        return log.read().decode(errors="replace")
 
 
 def _detached(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -20,6 +20,7 @@ __all__ = ("CHECK_EVERY_S", "LogFolder", "bound_logs", "previous_of", "surplus")
 log = logger("logs")
 
 CHECK_EVERY_S = 60.0
+ROTATED = ("logs/*.log", "logs/*/*/rank*.log", "zygotes/*.log", "gateway/gateway.log")
 MOST_FILE_BYTES = 64 << 20
 """A log that is larger becomes ``NAME.1``, in place of the one before."""
 MOST_BYTES = 4 << 30
@@ -42,7 +43,7 @@ def bound_logs(run: Path, now_s: float) -> None:
 
     run: the node's run folder; now_s: seconds since 1970. A file that cannot be rotated is left as it is.
     """
-    for path in (*run.glob("logs/*.log"), *run.glob("logs/*/*/rank*.log"), *run.glob("zygotes/*.log")):
+    for path in (path for pattern in ROTATED for path in run.glob(pattern)):
         try:
             if path.stat().st_size > MOST_FILE_BYTES:
                 _rotate(path)
