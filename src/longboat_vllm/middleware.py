@@ -12,6 +12,7 @@ import hmac
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from longboat_vllm import adapters, input_tokens
@@ -150,11 +151,17 @@ class ResumeMiddleware:
             self._silent.discard(journaled)
 
     async def _tell_steps(self) -> None:
-        """While streams are open, send the engine's steps to those that were silent for a period."""
+        """While streams are open, send the engine's steps to those that were silent for a period.
+
+        A client that does not read holds up its own lines only.
+        """
+        telling: dict[_JournaledSend | _WholeSend, asyncio.Task[None]] = {}
         while self._silent:
             await asyncio.sleep(self._steps_period_s)
             line = steps_line(self._steps.num_steps)
-            await asyncio.gather(*(sender.tell(line) for sender in tuple(self._silent)), return_exceptions=True)
+            telling = {sender: task for sender, task in telling.items() if not task.done()}
+            for sender in self._silent - telling.keys():
+                telling[sender] = asyncio.create_task(_told(sender, line))
 
     async def _tell(self, scope: MutableMapping[str, Any], send: Send) -> None:
         if not self._knows_key(scope):
@@ -262,6 +269,11 @@ class _WholeSend:
                 headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-longboat-journal", b"1")]
                 await self._send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._send({"type": "http.response.body", "body": ids_lines(found) or line, "more_body": True})
+
+
+async def _told(sender: _JournaledSend | _WholeSend, line: bytes) -> None:
+    with suppress(Exception):  # the client has left: its own request finds that out
+        await sender.tell(line)
 
 
 def _engine_config(scope: MutableMapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from longboat_vllm.middleware import ResumeMiddleware
 from longboat_vllm.resume.carry import CURRENT, CarriedRequest
 from longboat_vllm.resume.install import ResumeState
 
-__all__ = ("KEY", "Call", "Recorder", "installed", "post")
+__all__ = ("KEY", "Call", "Recorder", "installed", "middleware_of", "post")
 
 KEY = "s3cret"
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -52,15 +53,23 @@ class Recorder:
 
 @dataclass
 class Call:
-    """The response to a call. chunks: the parts of the body as they were sent"""
+    """The response to a call. chunks: the parts of the body as they were sent; reads: set once the client reads them"""
 
     status: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
     chunks: list[bytes] = field(default_factory=list)
+    reads: asyncio.Event | None = None
 
     @property
     def body(self) -> bytes:
         return b"".join(self.chunks)
+
+
+def middleware_of(
+    app: Recorder, *, state: ResumeState | None = None, engine_key: str = KEY, steps_period_s: float = 60.0
+) -> ResumeMiddleware:
+    environ = {"VLLM_API_KEY": engine_key}
+    return ResumeMiddleware(app, state=state or installed(), environ=environ, steps_period_s=steps_period_s)
 
 
 async def post(
@@ -72,15 +81,19 @@ async def post(
     state: ResumeState | None = None,
     engine_key: str = KEY,
     steps_period_s: float = 60.0,
+    middleware: ResumeMiddleware | None = None,
+    call: Call | None = None,
 ) -> Call:
-    """Send a request, its body in ``pieces``, through a new middleware."""
-    environ = {"VLLM_API_KEY": engine_key}
-    middleware = ResumeMiddleware(app, state=state or installed(), environ=environ, steps_period_s=steps_period_s)
+    """Send a request, its body in ``pieces``, through a middleware: a new one unless it is given.
+
+    call: what the response is written into
+    """
+    call = call or Call()
+    middleware = middleware or middleware_of(app, state=state, engine_key=engine_key, steps_period_s=steps_period_s)
     given = {"authorization": f"Bearer {key}", "content-length": str(sum(map(len, pieces))), **(headers or {})}
     raw = [(name.encode(), value.encode()) for name, value in given.items()]
     waiting = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces[:-1]]
     waiting.append({"type": "http.request", "body": pieces[-1] if pieces else b"", "more_body": False})
-    call = Call()
 
     async def receive() -> MutableMapping[str, Any]:
         return waiting.pop(0) if waiting else {"type": "http.disconnect"}
@@ -89,6 +102,8 @@ async def post(
         if message["type"] == "http.response.start":
             call.status, call.headers = message["status"], dict(message["headers"])
         elif message["body"]:
+            if call.reads is not None:
+                await call.reads.wait()
             call.chunks.append(message["body"])
 
     await middleware({"type": "http", "method": "POST", "path": path, "headers": raw}, receive, send)

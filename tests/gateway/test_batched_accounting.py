@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from gateway_lab import config, eventually, post_bytes
 
+from longboat.core.external import Price
 from longboat.core.policy import Policy, TenantPolicy
 from longboat.gateway.admin.node_query import MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.api.apis import APIS
 from longboat.gateway.api.body import BodyKind, read_facts
 from longboat.gateway.calls.model_request import Call
 from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.external.budgets import wallet_of
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal
@@ -34,9 +36,10 @@ USED_TOKENS = 10
 class Office:
     """The accounting of one process without sockets, and requests of one tenant with these limits."""
 
-    def __init__(self, log: Path | None = None, **limits: Any) -> None:
+    def __init__(self, log: Path | None = None, price: Price | None = None, **limits: Any) -> None:
         tenant = TenantPolicy(name="anonymous", **limits)
-        self.state = GatewayState(config(policy=Policy(tenants=(tenant,)), access_log=str(log or "")))
+        policy = Policy(tenants=(tenant,), prices={} if price is None else {"tiny": price})
+        self.state = GatewayState(config(policy=policy, access_log=str(log or "")))
         self.accounting = self.state.accounting
         self.tenant = tenant
         self.log = log
@@ -144,6 +147,18 @@ def test_request_that_is_denied_for_good_is_counted_nowhere() -> None:
     assert isinstance(refusal, Refusal) and refusal.code == "requests_per_minute"
     assert (office.ids, office.state.in_flight) == (["first"], 0)
     assert (office.counts().requests, office.counts().tokens, office.counts().running) == (1, 0, 0)
+
+
+def test_request_that_is_denied_twice_holds_no_money() -> None:
+    price = Price(input_per_million=1e6, output_per_million=1e6)
+    office = Office(price=price, requests_per_minute=1, money_per_day=1e6)
+    office.failed("first")
+    refusal = office.accounting.open(office.call("second"))  # it is denied, and again after the first was settled
+    assert isinstance(refusal, Refusal) and refusal.code == "requests_per_minute"
+    wallet = wallet_of(office.tenant)
+    assert wallet is not None
+    counts = office.accounting.counters.counts_of(wallet.name, time.time())
+    assert (counts.tokens_today, counts.running) == (0, 0)
 
 
 def test_request_that_fits_settles_nothing() -> None:

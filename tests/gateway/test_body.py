@@ -10,8 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from longboat.gateway.api.body import BodyError, BodyKind, Facts, read_facts, splice
+from longboat.gateway.api.body import BodyError, BodyKind, Facts, read_body, read_facts, splice
+from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.http.strict_json import MAX_DEPTH, decode_object
+from longboat.gateway.resume.resume_state import resume_state_of
+from longboat.gateway.resume.unstreamed_journal import whole_journal_of
 
 # TGI's bodies have few fields, and any other is refused: see test_tgi_paths.
 JSON_KINDS = [kind for kind in BodyKind if kind not in (BodyKind.FORM, BodyKind.NONE, BodyKind.TGI)]
@@ -270,6 +273,32 @@ def test_types_that_engines_would_read_in_their_own_way_are_refused(fields: dict
     with pytest.raises(BodyError) as caught:
         facts_of(messages=MESSAGES, **fields)
     assert caught.value.code == "invalid_type"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (BodyKind.CHAT, '"n":1000000000'),
+        (BodyKind.CHAT, '"n":16385'),
+        (BodyKind.COMPLETIONS, '"n":8193,"prompt":["a","b"]'),
+        (BodyKind.BATCH, '"n":8193,"messages":[[],[]]'),
+        (BodyKind.GENERATE, '"sampling_params":{"n":16385}'),
+    ],
+)
+def test_more_choices_than_engines_make_are_refused(kind: BodyKind, text: str) -> None:
+    with pytest.raises(BodyError) as caught:
+        read_body(f'{{"model":"m",{text}}}'.encode(), kind, keyed=True, content_type=b"application/json")
+    assert (caught.value.code, caught.value.param) == ("too_many_choices", "n")
+    assert "16384" in str(caught.value)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("num_choices", "kept"), [(128, True), (129, False)])
+def test_no_tokens_are_kept_of_more_choices_than_an_event_id_counts(stream: bool, num_choices: int, kept: bool) -> None:
+    facts = facts_of(messages=MESSAGES, n=num_choices, stream=stream)
+    whole = whole_journal_of(facts)
+    streamed = resume_state_of(facts, AnswerKind.OPENAI_EVENTS, None, seeds=True)
+    assert ((whole or streamed) is not None) is kept
 
 
 @pytest.mark.parametrize("model", [None, "", 3, ["m"]])

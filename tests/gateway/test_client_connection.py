@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from typing import Any
 
 import pytest
 from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_closed
-from gateway_lab import eventually, post_bytes
+from gateway_lab import config, eventually, post_bytes
+
+from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.requests.client_link import ClientLink
+from longboat.gateway.requests.request_reader import RequestReader
 
 ASK = {"model": "tiny", "messages": []}
 
@@ -195,6 +200,19 @@ async def test_bodies_of_all_clients_share_one_budget(make_gateway: Any, connect
     assert (response.status, response.code) == (503, "gateway_memory")
     first.abort()
     await eventually(lambda: gateway.state.held_bytes == 0, "nothing is held")
+
+
+def test_body_in_tiny_chunks_takes_little_more_than_is_counted() -> None:
+    link = ClientLink(GatewayState(config()))
+    reader = RequestReader(link)
+    reader.feed(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(50):
+        reader.feed(chunk(b"xy") * 2000)
+    request = reader.request
+    assert request is not None and request.held_bytes == 200_000
+    held = sys.getsizeof(request.pieces) + sum(map(sys.getsizeof, request.pieces))
+    assert held < 1.5 * request.held_bytes
+    assert request.body() == b"xy" * 100_000
 
 
 async def test_chunks_that_are_mostly_framing_are_refused(make_gateway: Any, connect: Any) -> None:

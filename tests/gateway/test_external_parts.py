@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
+from gateway_lab import config
 
 from longboat.core.external import Budget, ExternalModel, Price
-from longboat.core.policy import Policy
+from longboat.core.policy import Policy, TenantPolicy
+from longboat.gateway.api.apis import APIS
+from longboat.gateway.calls.model_request import Call
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import GatewayLimits
+from longboat.gateway.exchange.payment import Payment
 from longboat.gateway.external.address import Address, addresses_of
 from longboat.gateway.external.budgets import limits_by_name, spent_today
 from longboat.gateway.external.keys import KeyProblemError, read_key
-from longboat.gateway.external.outside import HOLD_S, LONGEST_HOLD_S, retry_after_s
+from longboat.gateway.external.outside import HOLD_S, LONGEST_HOLD_S, Outside, retry_after_s
+from longboat.gateway.http.request import Request
 from longboat.gateway.records.usage_store import UsageStore
 from longboat.gateway.upstreams.table import LiveTable
 
@@ -91,6 +98,27 @@ def test_limits_are_counted_under_names_that_no_tenant_can_have() -> None:
         "external:cloud:tokens_per_day": 4,
         "external:cloud:money_per_day": 500_000_000,
     }
+
+
+def test_overflow_settles_the_bill_of_the_model_that_is_left() -> None:
+    state = GatewayState(config())
+    limits = Budget(requests_per_day=1, tokens_per_day=10_000)
+    first, second = Outside(model(limits=limits)), Outside(model(name="other", limits=limits))
+    call = Call(
+        Request(), APIS[b"/v1/chat/completions"], path=b"/v1/chat/completions", tenant=TenantPolicy(name="a"),
+        pools=("cloud", "other"), requested="cloud", cost_tokens=1000,
+    )  # fmt: skip
+    call.outside = first
+    assert Payment(state, call).is_made and call.bill is not None
+    call.bill.num_sent = 1
+    assert not Payment(state, call).is_made  # it was answered with an error, and may not be sent again
+    assert Payment(state, call, second).is_made and call.bill.outside is second
+    counts = {name: account.counts for name, account in state.accounting.counters._accounts.items()}
+    of_first = sorted((found.tokens_today, found.running) for name, found in counts.items() if "cloud" in name)
+    of_second = sorted((found.tokens_today, found.running) for name, found in counts.items() if "other" in name)
+    assert (of_first, of_second) == ([(0, 0), (1, 0)], [(1, 1), (1000, 1)])
+    (row,) = state.usage.report(1, time.time())
+    assert (row.model, row.sent) == ("cloud", 1)
 
 
 def test_key_is_never_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,18 @@ def test_worker_reports_only_what_changed() -> None:
     assert node.workers[0].take(0, {}, START_S) == {}
 
 
+def test_worker_reports_a_correction_of_the_day_alone() -> None:
+    node = Node(1, LIMITED)
+    node.divide()
+    counters, began_s = node.workers[0], node.now_s
+    assert node.reserve(0, LIMITED, 900) is None
+    node.now_s += 300
+    assert counters.take(0, {}, node.now_s).keys() == counters.take(0, {}, node.now_s).keys() == {"limited"}
+    assert counters.take(0, {}, node.now_s) == {}
+    counters.settle(LIMITED, reserved_tokens=900, used_tokens=100, reserved_s=began_s, now_s=node.now_s)
+    assert counters.take(0, {}, node.now_s)["limited"].counts.tokens_today == 100
+
+
 async def test_want_ends_with_the_request_that_had_it() -> None:
     tenant = TenantPolicy(name="a", concurrent_requests=1)
     node = Node(2, tenant)

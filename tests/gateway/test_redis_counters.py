@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,12 @@ pytest.importorskip("redis", reason="the package redis is not installed")
 PROGRAMS = redis_server.programs()
 DAY_S = 86_400
 LIMITED = TenantPolicy(name="a", requests_per_minute=1000)
+
+
+@pytest.fixture(autouse=True)
+def any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets tests count at times of their own, however far these are from Redis's clock."""
+    monkeypatch.setattr(redis_script, "SKEW_S", 1e9)
 
 
 @pytest.fixture(params=["redis", "valkey"])
@@ -178,6 +185,30 @@ async def test_windows_roll_in_redis(server: redis_server.RedisServer) -> None:
         assert await counters.reserve(tenant, tokens=10, now_s=START_S + 120) is None
         assert await counters.reserve(tenant, tokens=20, now_s=START_S + 240) is not None
         assert await counters.reserve(tenant, tokens=20, now_s=START_S + DAY_S) is None
+
+
+async def test_clock_that_is_hours_ahead_moves_no_window(
+    server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from redis.asyncio import Redis
+
+    monkeypatch.setattr(redis_script, "SKEW_S", 60)
+    tenants = [TenantPolicy(name="asked", requests_per_minute=1), TenantPolicy(name="free")]
+    async with gateways(server.url, 1) as [counters], Redis.from_url(server.url) as client:
+        ahead_s = time.time() + 8 * DAY_S
+        for tenant in tenants:
+            assert await counters.reserve(tenant, tokens=5, now_s=ahead_s) is None
+        denied = await counters.reserve(tenants[0], tokens=5, now_s=ahead_s)
+        assert denied is not None and (denied.value, denied.limit_value) == (1, 1)
+        await told(counters)
+        for tenant in tenants:
+            used = f"{{longboat:f}}:used:{tenant.name}"
+            assert int(await client.hget(used, "minute")) <= time.time() // 60 + 1
+            assert int(await client.hget(used, "day")) <= (time.time() + 60) // DAY_S
+            await client.hset(used, mapping={"minute": int(ahead_s // 60), "day": int(ahead_s // DAY_S)})
+            assert await counters.reserve(tenant, tokens=5, now_s=time.time()) is None
+        await told(counters)
+        assert [await in_redis(server.url, tenant.name) for tenant in tenants] == [(1, 5, 10), (1, 5, 10)]
 
 
 async def test_running_requests_of_a_dead_gateway_count_no_more(

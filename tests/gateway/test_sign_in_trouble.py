@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -17,7 +19,7 @@ from longboat.core.sign_in import SignIn
 from longboat.gateway.sign_in.bearers import Bearers
 from longboat.gateway.sign_in.grants import Grant
 from longboat.gateway.sign_in.people import People
-from longboat.gateway.sign_in.problems import ProviderSilentError
+from longboat.gateway.sign_in.problems import ProviderSilentError, RefusedError
 from longboat.gateway.sign_in.provider import Provider as AskedProvider
 from longboat.gateway.sign_in.records import Records
 from longboat.gateway.sign_in.web import Web
@@ -207,6 +209,36 @@ async def test_requests_with_one_token_share_a_question(provider: Provider, cloc
     assert provider.asked["/userinfo"] == 1
 
 
+async def test_a_removed_group_is_noticed_after_the_clock_went_back(
+    provider: Provider, clock: ShiftedClock, desk: Desk
+) -> None:
+    clock.ahead_s = 8 * 3600.0
+    session_id = await desk.arrive()
+    clock.ahead_s = 100.0
+    provider.is_down = True
+    with pytest.raises(ProviderSilentError):
+        await desk.grant(session_id)
+    desk.asked._web._silent.clear()  # it would be left alone for a while
+    provider.is_down, provider.groups = False, []
+    assert await desk.grant(session_id) is None
+
+
+async def test_a_bearers_removed_group_is_noticed_after_the_clock_went_back(
+    provider: Provider, clock: ShiftedClock, desk: Desk
+) -> None:
+    bearers, token = Bearers(clock.unix_s), provider.token()
+    clock.ahead_s = 200.0
+    assert await bearers.grant(desk.asked, token) == OPERATOR
+    clock.ahead_s = 100.0
+    provider.is_down = True
+    with pytest.raises(ProviderSilentError):
+        await bearers.grant(desk.asked, token)
+    desk.asked._web._silent.clear()  # it would be left alone for a while
+    provider.is_down, provider.groups = False, []
+    with pytest.raises(RefusedError):
+        await bearers.grant(desk.asked, token)
+
+
 async def test_one_silent_address_leaves_the_others(provider: Provider) -> None:
     web, silent = Web(), f"{provider.issuer}/userinfo"
     provider.answers = {"/userinfo": (503, {})}
@@ -228,6 +260,20 @@ async def test_locks_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not await records.has_room()
     os.utime(tmp_path / "open" / "aa", (0, 0))
     assert await records.has_room() and records.get("aa") is None
+
+
+async def test_records_in_memory_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longboat.gateway.sign_in.records._MAX", 2)
+    records = Records(None, 60.0)
+    records.put("aa", "x")
+    assert records.add_new("bb") and not records.add_new("bb")
+    assert not await records.has_room()
+    later_s = time.monotonic() + 40
+    monkeypatch.setattr("longboat.gateway.sign_in.records.time", SimpleNamespace(monotonic=lambda: later_s))
+    records.put("aa", "y")
+    monkeypatch.setattr("longboat.gateway.sign_in.records.time", SimpleNamespace(monotonic=lambda: later_s + 40))
+    assert await records.has_room()
+    assert (records.get("aa"), records.get("bb")) == ("y", None)
 
 
 async def test_the_folder_of_records_is_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,15 @@ from fake_upstream import Seen
 from gateway_lab import eventually, keyed, table
 
 from longboat.core.policy import Policy, TenantPolicy
+from longboat.gateway.api.apis import APIS
+from longboat.gateway.api.body import BodyKind, read_facts
+from longboat.gateway.calls.model_request import Call
+from longboat.gateway.exchange.selection import Selection
+from longboat.gateway.http.request import Request
 from longboat.gateway.prefixes.feed import FeedState
 from longboat.gateway.process.server import Gateway
+
+BODY = b'{"model":"tiny","messages":[{"role":"user","content":"hello"}]}'
 
 
 def turn(*texts: str) -> dict[str, Any]:
@@ -96,6 +103,23 @@ async def test_replicas_that_leave_give_their_slots_back(pair: list[Engine], mak
         for pool in gateway.state.table.pools():
             assert len({pool.router.load_of(upstream.key).slot for upstream in pool.upstreams}) == 2
         gateway.state.offer_table("f", table(version=2 * generation + 1, models=()))
+
+
+async def test_request_that_is_sent_elsewhere_counts_at_no_replica(pair: list[Engine], make_gateway: Any) -> None:
+    """A paused stream ends at the last replica of its revision, which leaves, whatever the router chose before."""
+    state = (await gateway_of(make_gateway, pair)).state
+    (pool,) = state.table.pools()
+    call = Call(
+        Request(b"/v1/chat/completions", "POST", "req"), APIS[b"/v1/chat/completions"], path=b"/v1/chat/completions",
+        tenant=TenantPolicy(name="a"), pools=("tiny",), requested="tiny", body=BODY,
+        facts=read_facts(BODY, BodyKind.CHAT, refuse_fleet_fields=True),
+    )  # fmt: skip
+    selection = Selection(state, call)
+    found = selection.choose("tiny", pool.upstreams, frozenset(), adapter="", overfull=False)
+    assert found is not None
+    (other,) = [upstream for upstream in pool.upstreams if upstream is not found[0]]
+    assert selection.begin_trip(other, 0.0) is None
+    assert [pool.router.load_of(upstream.key).requests for upstream in pool.upstreams] == [0, 0]
 
 
 async def test_an_error_teaches_nothing_about_prefills(make_upstream: Any, make_gateway: Any, connect: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.asgi_app import Recorder, installed, post
+from engines.asgi_app import Call, Recorder, installed, middleware_of, post
 from longboat_vllm.resume.carry import CURRENT
 from longboat_vllm.resume.install import ResumeState
 from longboat_vllm.steps import Steps
@@ -153,6 +153,25 @@ async def test_silent_stream_is_told_the_engines_steps() -> None:
     call = await post(app, CHAT, headers={"x-longboat-journal": "1"}, steps_period_s=0.02)
     assert call.chunks[0].startswith(b": steps ")
     assert call.chunks[-1] == b": ids 0 5\nid: 1\n" + EVENT
+
+
+async def test_client_that_does_not_read_holds_up_no_others_lines() -> None:
+    ends, stuck, other = asyncio.Event(), Call(reads=asyncio.Event()), Call()
+    app = Recorder([({0: [5]}, EVENT)], pause=ends.wait)
+    middleware, headers = middleware_of(app, steps_period_s=0.02), {"x-longboat-journal": "1"}
+    posts = [asyncio.create_task(post(app, CHAT, headers=headers, middleware=middleware, call=stuck))]
+    await asyncio.sleep(0.2)  # by then, the first response has a line that its client does not read
+    posts.append(asyncio.create_task(post(app, CHAT, headers=headers, middleware=middleware, call=other)))
+    try:
+        async with asyncio.timeout(20):
+            while len(other.chunks) < 3:  # noqa: ASYNC110 the response grows in another task
+                await asyncio.sleep(0.01)
+    finally:
+        ends.set()
+        assert stuck.reads is not None
+        stuck.reads.set()
+        await asyncio.gather(*posts)
+    assert all(chunk.startswith(b": steps ") for chunk in other.chunks[:3])
 
 
 async def test_abilities_and_steps_are_told_to_whoever_has_the_key() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.policy import TenantPolicy
+from longboat.gateway.limits.counters import correct
 from longboat.routing.capacity.quota import Counts, Denied, Limits, check, limits_of, share_of, sliding
 
 NOW_S = 1_800_000_030.0  # the middle of a minute
@@ -91,6 +92,16 @@ def test_windows_roll_on() -> None:
     assert counts.previous_requests == 3 and counts.minute == int(NOW_S + 60) // 60
     counts.roll(NOW_S + 240)
     assert counts.previous_requests == 0 and counts.tokens_today == 300
+    counts.roll(NOW_S + 86_400)
+    assert counts.tokens_today == 0
+
+
+def test_windows_begin_again_where_the_clock_went_back() -> None:
+    counts = at(Counts(requests=3, previous_requests=2, tokens=30, tokens_today=300, running=1), NOW_S + 8 * 3600)
+    counts.roll(NOW_S)
+    assert counts == at(Counts(tokens_today=300, running=1), NOW_S)
+    correct(counts, -20, NOW_S + 8 * 3600)  # of a request that began before
+    assert (counts.tokens, counts.tokens_today) == (0, 280)
     counts.roll(NOW_S + 86_400)
     assert counts.tokens_today == 0
 

@@ -75,6 +75,7 @@ class _Rules:
 
 _COMPLETION_TOKENS = 16  # the default of OpenAI's completions, and of engines
 _TGI_TOKENS = 100  # TGI's default
+_MAX_CHOICES: Final = 16_384  # what vLLM takes
 _TGI_FIELDS = frozenset(("inputs", "model", "parameters", "stream"))
 _RULES = {
     BodyKind.CHAT: _Rules(prompt_size.chat_chars, "max_completion_tokens", "max_tokens", options=True),
@@ -124,6 +125,8 @@ def _scanned(body: bytes, kind: BodyKind, *, keyed: bool) -> Facts | None:
         facts.model, facts.stream, facts.wants_usage, facts.num_prompt_tokens_estimate, facts.prompt_chars,
         facts.max_tokens, facts.n, facts.user, spliceable, model_at, model_end,
     ) = found  # fmt: skip
+    if facts.n > _MAX_CHOICES:
+        return None
     facts.usage_addable = facts.stream and not facts.wants_usage
     if facts.usage_addable and not spliceable:
         return None  # what its options hold already must be known
@@ -165,8 +168,8 @@ def read_facts(
     refuse_fleet_fields: the request comes from a client, so fields that only the fleet sends are errors
     may_salt: a client may send ``cache_salt`` anyway, because tenants are not kept apart
     allowed: further fields that the tenant may send (``allow_fields`` of the fleet file)
-    Raises BodyError: not one JSON object in UTF-8, too deep, a duplicate key, no model, a fleet field, or a field of
-    another type than engines take (they would read ``"stream":1`` as true).
+    Raises BodyError: not one JSON object in UTF-8, too deep, a duplicate key, no model, a fleet field, too many
+    choices, or a field of another type than engines take (they would read ``"stream":1`` as true).
     """
     document = decode_object(body)
     if refuse_fleet_fields:
@@ -270,6 +273,9 @@ def _read_generation(facts: Facts, document: dict[str, Any], rules: _Rules) -> N
     facts.n = max(choices or 1, 1)
     if rules.prompts:
         facts.n *= prompt_size.num_prompts(document.get(rules.prompts))
+    if facts.n > _MAX_CHOICES:
+        what = "'n' times the number of prompts" if rules.prompts else "'n'"
+        raise BodyError(f"{what} is {facts.n}: at most {_MAX_CHOICES} choices are made.", "too_many_choices", "n")
 
 
 def _options_with_usage(document: dict[str, Any]) -> msgspec.Raw:

@@ -171,7 +171,10 @@ class Accounting:
             denied = self.wallets.reserve(call, counters)
             if denied is not None:
                 return denied
-        return counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+        denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+        if denied is not None:
+            self.wallets.settle(call, 0)
+        return denied
 
     def _opened(self, call: Call, denied: Denied | None, counters: LocalCounters | RedisCounters) -> Refusal | None:
         if denied is not None:

@@ -140,12 +140,13 @@ class Failures:
         """Return the seconds until the address may try again; 0: now."""
         began_s, count = self._by_peer.get(peer, (now_s, 0))
         left_s = began_s + 60.0 - now_s
-        return max(1, round(left_s)) if count >= _FAILURES_A_MINUTE and left_s > 0 else 0
+        is_over = not 0 < left_s <= 60.0  # more than that is left where the clock went back
+        return max(1, round(left_s)) if count >= _FAILURES_A_MINUTE and not is_over else 0
 
     def note(self, peer: str, now_s: float) -> None:
         """Count a failure."""
         began_s, count = self._by_peer.pop(peer, (now_s, 0))
-        if now_s - began_s >= 60.0:
+        if not 0 <= now_s - began_s < 60.0:
             began_s, count = now_s, 0
         if len(self._by_peer) >= _MAX_PEERS:
             del self._by_peer[next(iter(self._by_peer))]

@@ -190,7 +190,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         lease = self._call.lease
         assert lease is not None
         lease.leave_queue()
-        lease.trip = self._view.begin_trip(now_s)
+        lease.trip = self._view.begin_trip(upstream, now_s)
         lease.take_engine(upstream, visit)
         visit.begin(now_s)
 

@@ -23,10 +23,11 @@ __all__ = ("Payer", "Payments", "close_bill")
 class Payment:
     """The reservation of one sending at one external model. What can be decided at once is decided here."""
 
-    __slots__ = ("_bill", "_call", "_outside", "is_made", "may_need_others", "refusal")
+    __slots__ = ("_bill", "_call", "_outside", "_state", "is_made", "may_need_others", "refusal")
 
     def __init__(self, state: GatewayState, call: Call, outside: Outside | None = None) -> None:
         """outside: None: the model that is being tried"""
+        self._state = state
         self._call = call
         outside = outside or call.outside
         assert outside is not None
@@ -37,25 +38,35 @@ class Payment:
         self._bill: Bill | None = None
         if not self.is_made:
             self._bill = _bill_of(state, call, outside)
-            self._try(state, self._bill)
+            self._try(self._bill)
 
-    def _try(self, state: GatewayState, bill: Bill) -> None:
+    def _try(self, bill: Bill) -> None:
+        accounting = self._state.accounting
         if bill.is_paid or not self._outside.budgets:
-            self.is_made = True
+            self.take_effect()
             return
-        counters = state.accounting.counters
-        if state.accounting.remote_counters is not None:
+        counters = accounting.counters
+        if accounting.remote_counters is not None:
             self.may_need_others = True
             return
         denied = bill.reserve(counters)
         if denied is None:
-            self.is_made = True
+            self.take_effect()
             return
         self.refusal = self._outside.over_budget(*denied)
         self.may_need_others = counters.lacks_lease
 
+    def take_effect(self) -> None:
+        """Open the bill, and close that of the model that is left."""
+        self.is_made = True
+        close_bill(self._state, self._call, keep_for=self._outside.model.name)
+        self._call.bill = self._bill
+
     async def ask_others(self) -> Refusal | None:
-        """Make the reservation with the others' agreement; return why it cannot be made."""
+        """Make the reservation with the others' agreement; return why it cannot be made.
+
+        The payment then takes effect, or is given back.
+        """
         assert self._bill is not None
         denied = await self._bill.reserve_remotely()
         return None if denied is None else self._outside.over_budget(*denied)
@@ -65,8 +76,6 @@ class Payment:
         bill, self._bill = self._bill, None
         if bill is not None:
             bill.give_back()
-            if self._call.bill is bill:
-                self._call.bill = None
 
 
 class Payer(Protocol):
@@ -109,6 +118,7 @@ class Payments:
         if refusal is not None:
             payer.guard(functools.partial(payer.step, life.NoRoom(refusal)))
         else:
+            payment.take_effect()
             payer.guard(functools.partial(payer.visit_engine, action))
 
     def overflow(self) -> None:
@@ -131,6 +141,7 @@ class Payments:
         if payer.phase not in (Phase.NEW, Phase.QUEUED, Phase.PARKED):  # it got what it waited for meanwhile
             payment.give_back()
         elif refusal is None:
+            payment.take_effect()
             payer.guard(functools.partial(payer.step, life.MOVE))
         elif payer.phase is Phase.NEW:
             payer.guard(functools.partial(payer.step, life.STAY))
@@ -169,5 +180,5 @@ def _bill_of(state: GatewayState, call: Call, outside: Outside) -> Bill:
         prompt = facts.num_prompt_tokens_estimate if facts is not None else 0
         completion = max(0, call.cost_tokens - prompt)
         counters = accounting.remote_counters or accounting.counters
-        bill = call.bill = Bill(outside, counters, prompt_tokens=prompt, completion_tokens=completion)
+        bill = Bill(outside, counters, prompt_tokens=prompt, completion_tokens=completion)
     return bill

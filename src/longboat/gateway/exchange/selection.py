@@ -75,10 +75,16 @@ class Selection:
         call.routed = Routed(choice, keys, router, prompt)
         return engine, choice
 
-    def begin_trip(self, now_s: float) -> Trip | None:
-        """Count the request at the engine that was chosen; None where there was nothing to choose."""
-        routed = self._call.routed
-        return None if routed is None else self._state.trips.begin(routed, now_s)
+    def begin_trip(self, upstream: Upstream, now_s: float) -> Trip | None:
+        """Count the request at the engine that it is sent to; None where the router did not choose that engine."""
+        call = self._call
+        routed = call.routed
+        if routed is None:
+            return None
+        if routed.key != upstream.key:  # a paused stream ends where the last replica of its revision leaves
+            call.routed = None
+            return None
+        return self._state.trips.begin(routed, now_s)
 
     def _router(self, model: str) -> Router | None:
         call = self._call

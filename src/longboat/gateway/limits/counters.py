@@ -15,12 +15,13 @@ __all__ = ("LocalCounters", "correct")
 def correct(counts: Counts, change: int, reserved_s: float) -> None:
     """Add to the windows in which ``reserved_s`` lies. ``counts`` were rolled to now.
 
-    Where that minute is out of the windows, use beyond the reservation counts now: a long response is not free.
+    Where that minute is out of the windows, use beyond the reservation counts now: a long response is not free. So it
+    is where the clock went back since.
     """
     began_s = counts.minute * MINUTE_S
-    if reserved_s >= began_s:
+    if began_s <= reserved_s < began_s + MINUTE_S:
         counts.tokens += change
-    elif reserved_s >= began_s - MINUTE_S:
+    elif began_s - MINUTE_S <= reserved_s < began_s:
         counts.previous_tokens += change
     elif change > 0:
         counts.tokens += change

@@ -85,7 +85,10 @@ class LeasedCounters(LocalCounters):
         claims = {}
         for name, account in self._accounts.items():
             counts = account.counts
-            told = (counts.minute, counts.requests, counts.tokens, counts.previous_tokens, counts.running)
+            told = (
+                *(counts.minute, counts.requests, counts.previous_requests, counts.tokens, counts.previous_tokens),
+                *(counts.tokens_today, counts.running),
+            )
             if told != self._told.get(name) or name in self._waiting or name in shares:
                 self._told[name] = told
                 tokens = self._waiting.get(name, ())

@@ -153,7 +153,7 @@ def _denied(ask: Ask, values: list[int]) -> Denied:
     """Name the limit by the node's own arithmetic, from the counts that Redis found."""
     limits = limits_of(ask.tenant)
     counts = counts_from(values)
-    counts.roll(ask.now_s)
-    now_s = max(ask.now_s, counts.minute * MINUTE_S)
+    began_s = counts.minute * MINUTE_S
+    now_s = min(max(ask.now_s, began_s), began_s + MINUTE_S - 1)  # Redis's clock decides which minute it is
     denied = check(limits, counts, tokens=ask.tokens, now_s=now_s)
     return denied or Denied(limit="requests_per_minute", value=counts.requests, limit_value=0, retry_after_s=1)

@@ -16,6 +16,9 @@ __all__ = ("SCRIPT", "Ask", "Batch", "News", "counts_from", "write_batch")
 ALIVE_S = 15
 """A gateway that is silent for this long counts as dead, and its running requests as ended."""
 
+SKEW_S = MINUTE_S
+"""Most by which a gateway's clock may differ from Redis's. Times beyond it are taken to be that far away."""
+
 # A batch that was sent twice (its answer was lost) is carried out once: the answer to the last one is kept.
 # Windows roll as routing.capacity.quota.Counts does, and a request fits as routing.capacity.quota.check says.
 SCRIPT = """
@@ -26,6 +29,8 @@ if last[1] == tostring(batch.number) then return last[2] end
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1])
+local first_s, last_s = now - batch.skew_s, now + batch.skew_s
+local last_minute, last_day = math.floor(last_s / 60), math.floor(last_s / 86400)
 redis.call('ZREMRANGEBYSCORE', alive_key, '-inf', now - batch.alive_s)
 local known = redis.call('ZSCORE', alive_key, batch.gateway) and 1 or 0
 if batch.leaves then
@@ -66,19 +71,26 @@ local tenants = {}
 for i, tenant in ipairs(batch.tenants) do
   local c, values = {}, redis.call('HMGET', KEYS[1 + 2 * i], unpack(fields))
   for j, name in ipairs(fields) do c[name] = tonumber(values[j] or 0) end
+  if c.minute > last_minute then  -- a clock went back
+    c.minute = math.floor(now / 60)
+    c.requests, c.previous_requests, c.tokens, c.previous_tokens = 0, 0, 0, 0
+  end
+  if c.day > last_day then c.day = math.floor(now / 86400) end
   c.own, c.others, c.limits = tenant.running, 0, tenant.limits
   if c.limits[4] >= 0 then c.others = others(KEYS[2 + 2 * i]) end
   for _, news in ipairs(tenant.minutes) do
-    roll(c, news[1], c.day)
-    if news[1] == c.minute then
-      c.requests, c.tokens = c.requests + news[2], c.tokens + news[3]
-    elseif news[1] == c.minute - 1 then
+    local minute = math.min(news[1], last_minute)
+    roll(c, minute, c.day)
+    if minute == c.minute then
+      c.requests, c.tokens = math.max(0, c.requests + news[2]), math.max(0, c.tokens + news[3])
+    elseif minute == c.minute - 1 then
       c.previous_requests, c.previous_tokens = c.previous_requests + news[2], c.previous_tokens + news[3]
     end
   end
   for _, news in ipairs(tenant.days) do
-    roll(c, c.minute, news[1])
-    if news[1] == c.day then c.today = c.today + news[2] end
+    local day = math.min(news[1], last_day)
+    roll(c, c.minute, day)
+    if day == c.day then c.today = c.today + news[2] end
   end
   tenants[i] = c
 end
@@ -94,7 +106,7 @@ end
 
 local answers = {}
 for i, ask in ipairs(batch.asks) do
-  local c, tokens, now_s = tenants[ask[1] + 1], ask[2], ask[3]
+  local c, tokens, now_s = tenants[ask[1] + 1], ask[2], math.max(first_s, math.min(last_s, ask[3]))
   roll(c, math.floor(now_s / 60), math.floor(now_s / 86400))
   if fits(c, tokens, now_s) then
     c.requests, c.tokens, c.today, c.own = c.requests + 1, c.tokens + tokens, c.today + tokens, c.own + 1
@@ -163,7 +175,7 @@ class News:
     def correct(self, change: int, reserved_s: float, now_s: float) -> None:
         """Correct tokens as :func:`longboat.gateway.limits.counters.correct` does."""
         reserved, minute = int(reserved_s // MINUTE_S), int(now_s // MINUTE_S)
-        if reserved >= minute - 1:
+        if minute - 1 <= reserved <= minute + 1:
             self._minute(reserved, 0, change)
         elif change > 0:
             self._minute(minute, 0, change)
@@ -217,6 +229,7 @@ def write_batch(
         "gateway": gateway,
         "number": number,
         "alive_s": ALIVE_S,
+        "skew_s": SKEW_S,
         "expiry_s": _EXPIRY_S,
         "leaves": leaves,
         "tenants": told,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import httptools
 
@@ -19,6 +19,7 @@ __all__ = ("RequestReader",)
 
 _MAX_QUEUED = 32  # pipelined requests that wait; what one read may bring beyond that is refused
 _MAX_FRAMING_RATIO = 8  # bytes on the wire per byte of chunked body
+_MAX_LOOSE: Final = 512  # pieces of a body, each of which takes some 40 bytes more than it has
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _ORDINARY_CONNECTION = frozenset((b"", b"close", b"keep-alive"))
 
@@ -27,8 +28,8 @@ class RequestReader:
     """The parser's listener: gives the connection each request that is complete, or refused."""
 
     __slots__ = (
-        "_first_block", "_first_bytes", "_head_bytes", "_in_head", "_link", "_parser", "_state", "_wire_bytes",
-        "request",
+        "_first_block", "_first_bytes", "_head_bytes", "_in_head", "_link", "_num_loose", "_parser", "_state",
+        "_wire_bytes", "request",
     )  # fmt: skip
 
     def __init__(self, link: ClientLink) -> None:
@@ -40,6 +41,7 @@ class RequestReader:
         self._wire_bytes = 0  # of the present request, as they came
         self._first_bytes = 0  # of the block that began the present request
         self._first_block: bytes | None = None  # the block, where the parser was between two requests before it
+        self._num_loose = 0  # last pieces of the present request's body that are not joined
         self._in_head = False
 
     def feed(self, data: bytes) -> None:
@@ -83,7 +85,7 @@ class RequestReader:
         if self._link.is_deaf or len(self._link.queue) >= _MAX_QUEUED:
             raise _RefusedError(error_responses.bad_http(f"more than {_MAX_QUEUED} requests were sent ahead"))
         self.request = Request()
-        self._head_bytes = 0
+        self._head_bytes = self._num_loose = 0
         self._wire_bytes, self._first_bytes = self._first_bytes, 0  # all of the block, where it began the block
         self._in_head = True
 
@@ -127,7 +129,12 @@ class RequestReader:
             raise _RefusedError(error_responses.body_too_large(self._state.limits.max_body_bytes))
         if self._state.held_bytes > self._state.limits.max_held_bytes:
             raise _RefusedError(error_responses.overloaded_memory())
-        request.pieces.append(body)
+        pieces = request.pieces
+        pieces.append(body)
+        self._num_loose += 1
+        if self._num_loose >= _MAX_LOOSE:
+            pieces[-_MAX_LOOSE:] = [b"".join(pieces[-_MAX_LOOSE:])]
+            self._num_loose = 0
 
     def on_message_complete(self) -> None:
         request, self.request = self.request, None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ("Point",)
+__all__ = ("MAX_CHOICES", "Point")
 
-_POSITION = re.compile(rb"([0-9]{1,9}(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9}(?:\+[0-9]{1,6})?){0,127})(?:@([0-9]{1,9}))?")
+MAX_CHOICES: Final = 128
+"""Most choices that the id of an event counts. Answers with more are not continued."""
+
+_PLACE: Final = rb"[0-9]{1,9}(?:\+[0-9]{1,6})?"
+_POSITION: Final = re.compile(rb"(%b(?:\.%b){0,%d})(?:@([0-9]{1,9}))?" % (_PLACE, _PLACE, MAX_CHOICES - 1))
 
 
 class Point(NamedTuple):

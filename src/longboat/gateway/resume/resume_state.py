@@ -11,7 +11,7 @@ from longboat.core.states import ResumeLevel
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.resume.continuation.parts import IDS
-from longboat.gateway.resume.event_ids import Point
+from longboat.gateway.resume.event_ids import MAX_CHOICES, Point
 from longboat.gateway.resume.journal import Journal
 from longboat.gateway.resume.numbering import Numbering
 from longboat.gateway.resume.reconnect import (
@@ -60,7 +60,7 @@ def resume_state_of(
 
     facts: of the body; comes_back: what its client has of the answer
     """
-    if type(facts) is not Facts or not facts.stream or facts.kind not in _KINDS:
+    if type(facts) is not Facts or not facts.stream or facts.kind not in _KINDS or facts.n > MAX_CHOICES:
         return None
     if comes_back is not None:
         token, _ = comes_back

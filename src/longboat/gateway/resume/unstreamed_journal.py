@@ -13,6 +13,7 @@ import orjson
 from longboat.core.states import ResumeLevel
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.resume.continuation.parts import STEPS, ContinuationError, event_of
+from longboat.gateway.resume.event_ids import MAX_CHOICES
 
 if TYPE_CHECKING:
     from longboat.gateway.upstreams.upstream import Upstream
@@ -30,7 +31,7 @@ _MODES = {ResumeLevel.CARRIED: "carried", ResumeLevel.REPLAY: "replay"}
 
 def whole_journal_of(facts: object) -> WholeJournal | None:
     """Return a journal for an answer that may be long and is not streamed; None for any other. facts: of the body"""
-    if type(facts) is not Facts or facts.stream or facts.kind not in _KINDS:
+    if type(facts) is not Facts or facts.stream or facts.kind not in _KINDS or facts.n > MAX_CHOICES:
         return None
     is_short = facts.max_tokens is not None and facts.max_tokens < MIN_TOKENS
     return None if is_short else WholeJournal(facts.n)

@@ -45,7 +45,7 @@ class Bearers:
         """
         digest = hashlib.sha256(f"{provider.sign_in.digest} {token}".encode()).digest()
         known, now_s = self._checked.get(digest), self._now_s()
-        if known is None or now_s - known.checked_s >= CHECK_S or now_s >= known.ends_s:
+        if known is None or not 0 <= now_s - known.checked_s < CHECK_S or now_s >= known.ends_s:
             known = await self._checks.join(digest, partial(self._check, provider, token, known))
             self._checked.pop(digest, None)
             if len(self._checked) >= _MAX:
@@ -69,7 +69,7 @@ class Bearers:
         try:
             said = await provider.userinfo(token, subject)
         except ProviderSilentError:
-            if known is not None and known.by_userinfo and self._now_s() - known.checked_s < BELIEVED_S:
+            if known is not None and known.by_userinfo and 0 <= self._now_s() - known.checked_s < BELIEVED_S:
                 return known
             raise
         except RefusedError:

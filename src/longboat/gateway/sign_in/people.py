@@ -24,7 +24,8 @@ from longboat.gateway.sign_in.way import CALLBACK, WAY_S, Way, authorization_url
 __all__ = ("BELIEVED_S", "CHECK_S", "Arrival", "Departure", "People")
 
 CHECK_S = 30.0
-"""Groups older than this are asked for again before the next request is answered."""
+"""Groups older than this are asked for again before the next request is answered; so are those that the clock, which
+went back, has still to come to."""
 
 BELIEVED_S = 60.0
 """Groups older than this give no right, even while the provider is silent."""
@@ -111,7 +112,7 @@ class People:
         Raises ProviderSilentError where the groups are too old and the provider does not answer.
         """
         held = self._read(session_id)
-        if held is not None and self._now_s() - held.checked_s >= CHECK_S:
+        if held is not None and not 0 <= self._now_s() - held.checked_s < CHECK_S:
             held = await self._checked(provider, session_id)
         return None if held is None else grant_of(provider.sign_in, held.name, held.groups)
 
@@ -149,14 +150,14 @@ class People:
                 return await self._checks.join(session_id, lambda: self._check(provider, session_id))
         except (ProviderSilentError, OSError) as error:  # a TimeoutError is an OSError
             held = self._read(session_id)
-            if held is None or self._now_s() - held.checked_s < BELIEVED_S:
+            if held is None or 0 <= self._now_s() - held.checked_s < BELIEVED_S:
                 return held
             raise ProviderSilentError(str(error) or "it takes too long") from None
 
     async def _check(self, provider: Provider, session_id: str) -> _Held | None:
         async with self._open.locked(self._file_of(session_id)):
             held = self._read(session_id)
-            if held is None or self._now_s() - held.checked_s < CHECK_S:
+            if held is None or 0 <= self._now_s() - held.checked_s < CHECK_S:
                 return held
             try:
                 return self._keep(session_id, await self._asked_again(provider, session_id, held))

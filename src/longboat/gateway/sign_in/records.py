@@ -26,13 +26,16 @@ class Records:
     def __init__(self, folder: Path | None, life_s: float) -> None:
         self._folder = folder
         self._life_s = life_s  # a file that did not change for this time is forgotten
-        self._memory: dict[str, str] = {}
+        self._memory: dict[
+            str, tuple[float, str]
+        ] = {}  # by name, the oldest first: when it changed (monotonic), its text
         self._locks: dict[str, asyncio.Lock] = {}
 
     def get(self, name: str) -> str | None:
         """Return the text of a record; None where there is none."""
         if self._folder is None:
-            return self._memory.get(name)
+            _, text = self._memory.get(name, (0.0, None))
+            return text
         try:
             return (self._folder / name).read_text()
         except OSError:
@@ -41,7 +44,7 @@ class Records:
     def put(self, name: str, text: str) -> None:
         """Write a record. Raise OSError where it cannot be stored."""
         if self._folder is None:
-            self._memory[name] = text
+            self._remember(name, text)
             return
         self._make_folder()
         part = self._folder / f"{name}.{os.getpid()}.part"
@@ -53,7 +56,7 @@ class Records:
         """Make an empty record; False where there was one. Raise OSError where it cannot be stored."""
         if self._folder is None:
             is_new = name not in self._memory
-            self._memory[name] = ""
+            self._remember(name, "")
             return is_new
         self._make_folder()
         try:
@@ -72,6 +75,9 @@ class Records:
     async def has_room(self) -> bool:
         """Forget what is old, and return whether another record may be made. A thread looks through the folder."""
         if self._folder is None:
+            oldest_s = time.monotonic() - self._life_s
+            while self._memory and (first := next(iter(self._memory.items())))[1][0] < oldest_s:
+                del self._memory[first[0]]
             return len(self._memory) < _MAX
         return await asyncio.to_thread(_swept, self._folder, time.time() - self._life_s) < _MAX
 
@@ -93,6 +99,10 @@ class Records:
         finally:
             if not lock.locked():
                 self._locks.pop(name, None)
+
+    def _remember(self, name: str, text: str) -> None:
+        self._memory.pop(name, None)
+        self._memory[name] = (time.monotonic(), text)
 
     def _make_folder(self) -> None:
         assert self._folder is not None

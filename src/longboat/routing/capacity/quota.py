@@ -59,11 +59,16 @@ class Counts:
     running: int = 0
 
     def roll(self, now_s: float) -> None:
-        """Move the windows to ``now_s`` (Unix seconds). A clock that went back changes nothing."""
-        if now_s < (self.minute + 1) * MINUTE_S:  # a day begins with a minute
+        """Move the windows to ``now_s`` (Unix seconds).
+
+        A clock that went back by a minute at most changes nothing. Where it went back further, the minute begins again,
+        and today's count stays.
+        """
+        began_s = self.minute * MINUTE_S
+        if began_s - MINUTE_S <= now_s < began_s + MINUTE_S:  # a day begins with a minute
             return
         minute, day = int(now_s // MINUTE_S), int(now_s // DAY_S)
-        if minute > self.minute:
+        if minute != self.minute:
             follows = minute == self.minute + 1
             self.previous_requests = self.requests if follows else 0
             self.previous_tokens = self.tokens if follows else 0
@@ -71,7 +76,7 @@ class Counts:
             self.minute = minute
         if day > self.day:
             self.tokens_today = 0
-            self.day = day
+        self.day = day
 
 
 def added(parts: Iterable[Counts], now_s: float) -> Counts:
