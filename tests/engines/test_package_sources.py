@@ -48,7 +48,7 @@ def test_every_source_reaches_uv() -> None:
 
 
 def test_password_of_an_index_is_in_no_argument() -> None:
-    sources = PackageSources(index_url="https://a:secret@x/simple", extra_index_urls=("https://a:secret@y/simple",))
+    sources = PackageSources(index_url="https://a:secret@x/packages", extra_index_urls=("https://a:secret@y/packages",))
     assert "secret" not in " ".join(sources.uv_arguments())
 
 
