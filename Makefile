@@ -108,7 +108,7 @@ check-deploy: venv  ## render the Helm chart for ten files of values, and check 
 	@PYTHONPATH=.deploy-tools $(VENV)/bin/pytest -q tests/deploy
 
 .PHONY: check-image
-check-image: venv  ## build the image for processors without an engine, serve fleets in it, by the compose files too; needs root, buildah, podman, runc
+check-image: venv  ## build the image for processors without an engine, serve fleets in it, and try the compose files; needs root, buildah, podman, runc
 	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --no-deps --target .deploy-tools -r requirements/deploy.txt
 	@PYTHONPATH=.deploy-tools $(VENV)/bin/pytest -v -rs -m hosts --randomly-dont-reorganize --timeout 1800 \
 		tests/deploy/test_built_image.py tests/deploy/test_built_compose.py

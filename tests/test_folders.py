@@ -60,3 +60,11 @@ def test_replicas_that_start_at_once_do_not_fail_over_the_logs_that_they_remove(
     with ThreadPoolExecutor(8) as pool:
         paths = list(pool.map(lambda number: log_path(tmp_path, "m", f"new{number}", 0), range(16)))
     assert all(path.parent.is_dir() for path in paths)
+
+
+def test_a_new_replica_gets_its_folder_where_all_others_seem_newer(tmp_path: Path) -> None:
+    for number in range(MAX_LOGGED_REPLICAS + 1):
+        later = tmp_path / "logs" / "m" / f"later{number}"
+        later.mkdir(parents=True)
+        os.utime(later, (4e9, 4e9))  # the clock went back since
+    assert log_path(tmp_path, "m", "new", 0).parent.is_dir()

@@ -1,8 +1,8 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
-What cannot run here is told in one line with the reason. What needs nothing starts at once, and engine environments are
-installed beside it. Once they are there, tests of engines and of clusters start: processes divide their files. The last
-line adds all groups up, as pytest does for one.
+One line says what cannot run here, and why. What needs nothing comes first, and engine environments are
+installed beside it. Then come tests of engines and of clusters: their files are divided among processes. The last line
+adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
 a failure, if they are few, run once more by themselves. Tests that fail in one of the two runs and pass in the other
@@ -60,11 +60,10 @@ TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
 NEEDS_ENGINES = ("engine", "slow", "net", "ray")
 """Groups that run as one: its files take from seconds to minutes, and are given to whichever process is free."""
-SIDE_BY_SIDE = ("--dist=loadfile", "--no-loadscope-reorder")
-"""Words for pytest-xdist. A file stays in one process, since its tests may share an engine. Files run in the order that
-tests/conftest.py gives them: xdist would leave those with the fewest tests for the end, and they take the longest."""
-QUICK_PROCESSES, OTHER_PROCESSES = 3, 4
-"""Processes that divide a run's files on two cores: tests wait for most of their time."""
+SIDE_BY_SIDE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
+"""Words for pytest-xdist: tests wait for most of their time, so three processes divide their files on two cores. A file
+stays in one process, since its tests may share an engine. Files run in the order that tests/conftest.py gives them:
+xdist would leave those with the fewest tests for the end, and they take the longest."""
 NEEDS_NOTHING = (*CHECKS, "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
 """Rows of what needs nothing; see ROWS."""
@@ -75,7 +74,7 @@ MOST_AGAIN = 4
 """Most files of a group that run a second time; more failures than this are not chance."""
 MOST_SLOW = 8
 """Slow files that are named for a group."""
-BUDGET_S = 25 * 60.0
+BUDGET_S = 40 * 60.0
 """Most that all groups should take together on two cores, with the environments not yet made."""
 OTHER_ENGINES = {"sglang": "LONGBOAT_TEST_SGLANG_PYTHON", "llama.cpp": "LONGBOAT_TEST_LLAMA_CPP_PYTHON"}
 """Engines beside vLLM that are installed for tests → the variable that names their interpreter. Tests of one that
@@ -122,12 +121,13 @@ def main(groups: list[str]) -> int:
     then = [group for group in chosen if group not in NEEDS_NOTHING]
     started_s = time.monotonic()
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(run_rows, rows_of(ROWS_BEFORE, first, {}), {})
-        missing, failure, set_up_s = set_up_for(then)
-        then_outcomes = [] if failure else run_rows(rows_of(ROWS, then, missing), missing)
-        outcomes = [*running.result(), *then_outcomes]
+        set_up = beside.submit(set_up_for, then)
+        outcomes = run_rows(rows_of(ROWS_BEFORE, first, {}), {})
+        missing, failure, set_up_s = set_up.result()
     if failure:
         outcomes.append(Outcome("set-up", False, set_up_s, failures=[failure]))
+        then = []
+    outcomes += run_rows(rows_of(ROWS, then, missing), missing)
     outcomes = [tried_again(outcome, missing) for outcome in outcomes]
     tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
@@ -199,7 +199,7 @@ def run_rows(rows: Sequence[Sequence[Groups]], missing: Mapping[str, str]) -> li
     """All groups, the rows side by side."""
     if len(rows) > 1:
         names = (", ".join(map(name_of, row)) for row in rows)
-        print(f"\n── side by side, each told when it has ended: {' | '.join(names)}", flush=True)
+        print(f"\n── side by side; each is reported when it has ended: {' | '.join(names)}", flush=True)
     with ThreadPoolExecutor(max(1, len(rows))) as threads:
         running = [threads.submit(run_row, row, missing, is_alone=len(rows) == 1) for row in rows]
     return [outcome for row in running for outcome in row.result()]
@@ -270,7 +270,10 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
-        words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE, *division(groups)]
+        words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
+        words += (
+            [] if groups[0] in NEEDS_NOTHING else ["--randomly-dont-reorganize"]
+        )  # a cluster's tests tell one story
         code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
         outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s, code=code)
         if report.exists():
@@ -278,13 +281,6 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
     if not outcome.passed and not outcome.failures:
         outcome.failures.append(f"pytest ended with status {code}")
     return outcome
-
-
-def division(groups: Groups) -> list[str]:
-    """How many processes divide the files, and whether tests run in random order: those of a cluster tell one story."""
-    if groups[0] in NEEDS_NOTHING:
-        return [f"--numprocesses={QUICK_PROCESSES}"]
-    return [f"--numprocesses={OTHER_PROCESSES}", "--randomly-dont-reorganize"]
 
 
 def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:

@@ -70,7 +70,7 @@ def log_path(run: Path, model: str, replica: str, node_rank: int) -> Path:
     """Log file of one rank; its folder is made. A model's newest ``MAX_LOGGED_REPLICAS`` and those in use stay."""
     folder = run / "logs" / model / replica
     folder.mkdir(parents=True, exist_ok=True)
-    _forget_oldest(folder.parent)
+    _forget_oldest(folder.parent, folder)
     return folder / f"rank{node_rank}.log"
 
 
@@ -83,10 +83,10 @@ def open_files() -> Iterator[Path]:
                     yield link.readlink()
 
 
-def _forget_oldest(model_folder: Path) -> None:
-    """Remove the logs that were written to longest ago, but none that a process has open."""
+def _forget_oldest(model_folder: Path, new: Path) -> None:
+    """Remove the logs that were written to longest ago, but not the new folder, and none that a process has open."""
     oldest = sorted(model_folder.iterdir(), key=_written_s, reverse=True)[MAX_LOGGED_REPLICAS:]
-    in_use = {path.parent for path in open_files()} if oldest else set()
+    in_use = {new.resolve(), *(path.parent for path in open_files())} if oldest else set()
     for folder in oldest:
         if folder.resolve() not in in_use:
             shutil.rmtree(folder, ignore_errors=True)

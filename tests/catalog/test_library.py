@@ -157,6 +157,12 @@ def test_mistakes_in_an_own_file_are_told_with_their_path(change: tuple[str, str
     assert what in problem.what
 
 
+def test_machine_is_no_mac() -> None:
+    with pytest.raises(UserInputError) as refused:
+        LIBRARY.accelerators.find("machine")
+    assert "M3 Ultra" not in refused.value.hint
+
+
 @pytest.mark.parametrize("name", ["mac studio", "MacBook Pro", "Mac mini"])
 def test_mac_is_answered_with_the_names_of_chips(name: str) -> None:
     with pytest.raises(UserInputError) as refused:

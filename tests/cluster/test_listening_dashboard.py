@@ -23,6 +23,10 @@ def test_a_dashboard_that_stays_away_is_told_by_the_call_that_needs_it() -> None
     assert listening_dashboard(lambda: "127.0.0.1:1", within_s=0.0) == "http://127.0.0.1:1"
 
 
+def test_a_dashboard_on_another_machines_loopback_is_not_waited_for() -> None:
+    assert listening_dashboard(lambda: "127.0.0.1:1", within_s=3600.0, gcs="10.0.0.1:6379") == "http://127.0.0.1:1"
+
+
 def test_a_cluster_without_a_dashboard_is_refused_at_once() -> None:
     with pytest.raises(ClusterError, match="without Ray's dashboard"):
         listening_dashboard(lambda: None, within_s=3600.0)

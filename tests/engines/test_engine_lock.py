@@ -127,6 +127,8 @@ def test_failure_of_uv_tells_its_last_lines(tmp_path: Path) -> None:
 
 def test_torch_cpu_may_be_a_folder_or_an_address(tmp_path: Path) -> None:
     assert Uv.found(PackageSources(), str(tmp_path)).arguments == ("--find-links", str(tmp_path))
-    assert Uv.found(PackageSources(), "file:///index").arguments[:2] == ("--index", "file:///index")
+    uv = Uv.found(PackageSources(extra_index_urls=("file:///more",)), "file:///index")
+    assert uv.variables["UV_INDEX"].split()[-2:] == ["file:///more", "file:///index"]
+    assert uv.arguments == ("--index-strategy", "unsafe-best-match")  # uv takes it once
     with pytest.raises(UserInputError, match="neither a folder nor an address"):
         Uv.found(PackageSources(), str(tmp_path / "nothing"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from host_facts import ENGINE, TEXT, WANTED, after, bare, hosts_file, two
 
 from longboat.core.errors import UserInputError
+from longboat.engines.environments.package_sources import PackageSources
+from longboat.hosts.bundle import BundleRequest, make_bundle
 from longboat.hosts.plan.facts import Disk, Manifest, facts_from
 from longboat.hosts.plan.problems import cluster_problems
 from longboat.hosts.plan.wanted import Wanted
@@ -150,3 +153,15 @@ def test_bundle_of_two_releases_is_refused(tmp_path: Path) -> None:
     file = load_hosts_file("hosts: [one]\ninstall: {bundle: b}\n", "hosts.yaml")
     with pytest.raises(UserInputError, match="holds several releases"):
         read_source(file, tmp_path)
+
+
+def test_bundle_is_made_again_from_its_own_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = tmp_path / "b/wheels"
+    wheels.mkdir(parents=True)
+    own = wheels / "longboat-0.10.0-py3-none-any.whl"
+    with zipfile.ZipFile(own, "w") as archive:
+        archive.writestr("longboat/hosts/longboat.lock", "ray==2.60.0\n")
+    (wheels / "longboat-0.9.0-py3-none-any.whl").touch()
+    monkeypatch.setattr("longboat.hosts.bundle._Pip.download", lambda *_: None)
+    make_bundle(BundleRequest(folder=tmp_path / "b", wheel=own, python="3.11"), PackageSources(), print)
+    assert [path.name for path in wheels.iterdir()] == [own.name]

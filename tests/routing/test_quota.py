@@ -106,6 +106,17 @@ def test_windows_begin_again_where_the_clock_went_back() -> None:
     assert counts.tokens_today == 0
 
 
+def test_a_day_that_comes_back_goes_on_with_its_count() -> None:
+    counts = at(Counts(tokens_today=1000), NOW_S)
+    counts.roll(NOW_S - 86_400)
+    assert counts.tokens_today == 1000
+    correct(counts, 50, NOW_S - 86_400)
+    counts.roll(NOW_S)
+    assert counts.tokens_today == 1000
+    counts.roll(NOW_S + 86_400)
+    assert counts.tokens_today == 0
+
+
 def test_sliding_minute_forgets_the_previous_one_bit_by_bit() -> None:
     assert sliding(0, 60, NOW_S - 30) == 60
     assert sliding(5, 60, NOW_S) == 35

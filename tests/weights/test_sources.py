@@ -72,7 +72,8 @@ def test_a_hub_that_refuses_or_knows_no_revision_says_what_to_set(storage: Range
 def test_an_answer_that_is_not_a_listing_is_an_error_and_the_weights_that_are_there_are_used(
     storage: RangeServer, tmp_path: Path, revision: bytes, tree: bytes
 ) -> None:
-    listing = json.dumps([{"type": "file", "path": "config.json", "oid": "2", "size": 2}]).encode()
+    file = {"type": "file", "path": "config.json", "oid": "2", "size": 2}
+    listing = json.dumps([file, {"type": "directory", "path": "deep", "oid": None}]).encode()
     where = ("api/models/o/n/revision/v1", f"api/models/o/n/tree/{COMMIT}?recursive=true")
     storage.files |= dict(zip(where, (REVISION, listing), strict=True))
     storage.files[f"o/n/resolve/{COMMIT}/config.json"] = b"{}"

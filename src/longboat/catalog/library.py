@@ -29,7 +29,7 @@ __all__ = ("Library", "Shelf", "built_in_library", "load_library")
 
 E = TypeVar("E", bound=Entry)
 # Words in names of machines that are known by the name of their chip.
-MACS = ("mac", "apple silicon")
+MACS = re.compile(r"\b(i?macs?|macbooks?|apple silicon)\b", re.IGNORECASE)
 CHIP = re.compile(r"M\d (Pro|Max|Ultra)")
 
 
@@ -132,7 +132,7 @@ def read_catalog_file(text: str, origin: str) -> CatalogFile:
 
 def _chips(name: str, entries: Iterable[str]) -> tuple[str, ...]:
     """Return the chips that the name of a Mac may mean; none for other names."""
-    return tuple(filter(CHIP.fullmatch, entries)) if any(word in name.lower() for word in MACS) else ()
+    return tuple(filter(CHIP.fullmatch, entries)) if MACS.search(name) else ()
 
 
 def _shelf(kind: str, entries: Iterable[E]) -> Shelf[E]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.core.errors import TransferError, UserInputError
-from longboat.engines.environments.engine_lock import TORCH_CPU_VARIABLE, Uv, shipped_lock
+from longboat.engines.environments.engine_lock import TORCH_CPU_VARIABLE, Uv, shipped_lock, with_torch_cpu
 from longboat.engines.environments.installer import parse_engine, request_for
 from longboat.engines.environments.package_sources import PackageSources
 from longboat.hosts.plan.wanted import wheel_python
@@ -46,9 +46,11 @@ def make_bundle(request: BundleRequest, sources: PackageSources, tell: Callable[
     lock = lock_of(request.wheel)
     locks = [_engine_lock(text, request.platform) for text in request.engines]
     wheels.mkdir(parents=True, exist_ok=True)
-    for older in wheels.glob("longboat-*.whl"):
-        older.unlink()  # the bundle is of one release
-    shutil.copyfile(request.wheel, wheels / request.wheel.name)
+    kept = wheels / request.wheel.name
+    if not (kept.exists() and kept.samefile(request.wheel)):
+        shutil.copyfile(request.wheel, kept)
+    for other in set(wheels.glob("longboat-*.whl")) - {kept}:
+        other.unlink()  # the bundle is of one release
     (folder / LOCK).write_text(lock)
     pip = _Pip(Uv.found(sources, ""), request.python, sources)
     tell("Longboat's packages")
@@ -94,14 +96,14 @@ class _Pip:
 
     def __init__(self, uv: Uv, python: str, sources: PackageSources) -> None:
         self._argv = [str(uv_program()), "tool", "run", "--python", python, *uv.arguments, "--from", "pip", "pip"]
-        self._env: Mapping[str, str] = {**os.environ, **uv.variables, **_pip_indexes(sources)}
-        self._more = _pip_words(sources)
+        more = with_torch_cpu(sources, os.environ.get(TORCH_CPU_VARIABLE, ""))
+        self._env: Mapping[str, str] = {**os.environ, **uv.variables, **_pip_indexes(more)}
+        self._more = _pip_words(more)
 
     def download(self, lock: Path, wheels: Path) -> None:
         """Download what a lock names, with its hashes compared. Raises TransferError."""
         words = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
-        torch = ["--find-links", found] if (found := os.environ.get(TORCH_CPU_VARIABLE, "")) else []
-        argv = [*self._argv, *words, *self._more, *torch, "--dest", str(wheels), "--requirement", str(lock)]
+        argv = [*self._argv, *words, *self._more, "--dest", str(wheels), "--requirement", str(lock)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=DOWNLOAD_S, check=False, env=self._env)
         if done.returncode:
             tail = "\n".join(done.stderr.strip().splitlines()[-8:])

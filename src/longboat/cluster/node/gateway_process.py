@@ -197,14 +197,25 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
         output = self._folder / "gateway.log"
         begin = output.stat().st_size if output.exists() else 0  # what stands before says why the last one ended
         with output.open("ab") as log, _detached(gateway_command(), log) as process:
-            assert process.stdin is not None and process.stdout is not None
-            pid = int(await asyncio.to_thread(process.stdout.readline) or 0)
-            record = replace(record, pid=pid, born=born_ticks(pid))
-            self._record.write(record)  # before it has its settings and runs: the next daemon must find it
-            process.stdin.write(config)
-            process.stdin.close()
-            await asyncio.to_thread(process.wait, 10.0)
+            try:
+                record = await self._handed_over(process, record, config)
+            except BaseException:  # the end of the block would wait for the shell, and nothing else would run meanwhile
+                process.kill()
+                raise
         await self._wait_listening(output, begin)
+        return record
+
+    async def _handed_over(
+        self, process: subprocess.Popen[bytes], record: GatewayRecord, config: bytes
+    ) -> GatewayRecord:
+        """Give the gateway that the shell leaves behind its settings. Return its record, which is on the disk then."""
+        assert process.stdin is not None and process.stdout is not None
+        pid = int(await asyncio.to_thread(process.stdout.readline) or 0)
+        record = replace(record, pid=pid, born=born_ticks(pid))
+        self._record.write(record)  # before it has its settings and runs: the next daemon must find it
+        process.stdin.write(config)
+        process.stdin.close()
+        await asyncio.to_thread(process.wait, 10.0)
         return record
 
     def _config(self, order: NodeOrder, record: GatewayRecord, redis_url: str | None) -> GatewayConfig:

@@ -59,22 +59,28 @@ def _require_listener(address: str) -> bool:
     return True
 
 
-def listening_dashboard(address: Callable[[], str | None], within_s: float = DASHBOARD_S) -> str:
+def listening_dashboard(address: Callable[[], str | None], within_s: float = DASHBOARD_S, gcs: str = "") -> str:
     """Return the URL of the dashboard, through which Serve is steered, once it listens there, or ``within_s`` is over.
 
     address: reads what the cluster knows: until the dashboard of a restarted head is up, that is its earlier address
+    gcs: the cluster's address; a dashboard that only another machine can reach is not waited for
 
     Raises ClusterError where the cluster runs without a dashboard.
     """
     deadline_s = time.monotonic() + within_s
     while found := address():
-        if time.monotonic() >= deadline_s or can_connect(found, LISTEN_S):
+        is_elsewhere = bool(gcs) and _is_on_loopback(found) and not _is_on_loopback(gcs)
+        if can_connect(found, LISTEN_S) or is_elsewhere or time.monotonic() >= deadline_s:
             return f"http://{found}"
         time.sleep(0.2)
     raise ClusterError(
         "this cluster runs without Ray's dashboard, which steers Ray Serve",
         hint="start the head with longboat node start --head, or with ray start --head --include-dashboard true",
     )
+
+
+def _is_on_loopback(address: str) -> bool:
+    return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
 
 
 class Session(FleetView):
@@ -105,8 +111,13 @@ class Session(FleetView):
         self._ray = ray
         from ray._private.services import get_webui_url_from_internal_kv
 
-        dashboard = listening_dashboard(get_webui_url_from_internal_kv)
-        super().__init__(str(context.address_info["gcs_address"]), dashboard, cluster_token(env, Path.home()))
+        gcs = str(context.address_info["gcs_address"])
+        try:
+            dashboard = listening_dashboard(get_webui_url_from_internal_kv, gcs=gcs)
+        except ray.exceptions.RayError as error:
+            what = f"the cluster at {env['RAY_ADDRESS']} went away: {error}"
+            raise ClusterError(what, hint=NO_CLUSTER_HINT) from error
+        super().__init__(gcs, dashboard, cluster_token(env, Path.home()))
         self._controller: Any = None
 
     def __exit__(self, *_: object) -> None:

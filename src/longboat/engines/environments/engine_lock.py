@@ -7,7 +7,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from longboat.core.errors import TransferError, UserInputError
@@ -25,6 +25,7 @@ __all__ = (
     "recipe_of",
     "resolve",
     "shipped_lock",
+    "with_torch_cpu",
 )
 
 ENGINE_PYTHON = "3.11"
@@ -49,9 +50,8 @@ class Uv:
         """Return the uv that was installed with Longboat. torch_cpu: one more folder or index address to look in."""
         import uv
 
-        extra = _torch_cpu_arguments(torch_cpu)
-        arguments = (*sources.uv_arguments(), *extra)
-        return cls(program=uv.find_uv_bin(), arguments=arguments, variables=sources.uv_variables())
+        found = with_torch_cpu(sources, torch_cpu)
+        return cls(program=uv.find_uv_bin(), arguments=tuple(found.uv_arguments()), variables=found.uv_variables())
 
     def run(self, *words: str, deadline_s: float, stdin: str = "") -> str:
         """Run ``uv WORDS`` and return its output; ``uv pip`` commands get the package sources.
@@ -176,18 +176,18 @@ def _compiled(package: str, overrides: list[str], uv: Uv, python: str, kept: str
         return output.read_text()
 
 
-def _torch_cpu_arguments(torch_cpu: str) -> list[str]:
+def with_torch_cpu(sources: PackageSources, torch_cpu: str) -> PackageSources:
+    """Return the sources with one more: a folder, or an index's address. Empty: none. Raises UserInputError."""
     if not torch_cpu:
-        return []
+        return sources
     if "://" not in torch_cpu:
         folder = Path(torch_cpu).expanduser()
         if not folder.is_dir():
             raise UserInputError(
                 f"{TORCH_CPU_VARIABLE}={torch_cpu} is neither a folder nor an address", hint=_torch_hint()
             )
-        return ["--find-links", str(folder)]
-    # Without this strategy, uv would take every other package that this index also has from there.
-    return ["--index", torch_cpu, "--index-strategy", "unsafe-best-match"]
+        return replace(sources, find_links=(*sources.find_links, str(folder)))
+    return replace(sources, extra_index_urls=(*sources.extra_index_urls, torch_cpu))
 
 
 def _torch_hint() -> str:

@@ -46,9 +46,10 @@ class PackageSources:
         trust = {"SSL_CERT_FILE": self.certificate} if self.certificate else {}
         if not trust and _system_has_certificates():
             trust = {"UV_SYSTEM_CERTS": "1"}
-        indexes = {"UV_DEFAULT_INDEX": self.index_url, "UV_INDEX": " ".join(self.extra_index_urls)}
-        found = {**trust, **{name: value for name, value in indexes.items() if value}}
-        return {name: value for name, value in found.items() if name not in env}
+        found = {**trust, "UV_DEFAULT_INDEX": self.index_url} if self.index_url else trust
+        ours = {name: value for name, value in found.items() if name not in env}
+        indexes = (*env.get("UV_INDEX", "").split(), *self.extra_index_urls)
+        return {**ours, "UV_INDEX": " ".join(indexes)} if self.extra_index_urls else ours
 
 
 def package_sources(env: Mapping[str, str] = os.environ, python: str = sys.executable) -> PackageSources:

@@ -53,13 +53,11 @@ async def _probe(file: HostsFile, host: HostSection, ssh: SshHost) -> HostFacts:
         "UNIT": UNIT,
         "SUDO": "1" if wants_sudo(file, host) else "0",
     }
-    began_s = time.time()
     try:
         done = await ssh.script("probe", variables, limit_s=PROBE_S)
     except SilentHostError:  # a busy host may miss its turn once, and a second look costs nothing
-        began_s = time.time()
         done = await ssh.script("probe", variables, limit_s=PROBE_S)
-    return facts_from(done.out, began_s=began_s, ended_s=time.time())
+    return facts_from(done.out, began_s=done.began_s, ended_s=time.time())
 
 
 async def unreachable(file: HostsFile, addresses: Mapping[str, str], ssh: Mapping[str, SshHost]) -> list[Problem]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shlex
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -34,6 +35,8 @@ class Done:
     code: int
     out: str
     err: str
+    # This machine's clock when the command began, Unix seconds.
+    began_s: float = 0.0
 
     @property
     def last_words(self) -> str:
@@ -63,6 +66,7 @@ class SshHost:
             return await self._run(command, data, pipe, limit_s)
 
     async def _run(self, command: str, data: bytes | Path, pipe: int | None, limit_s: float) -> Done:
+        began_s = time.time()
         process = await asyncio.create_subprocess_exec(
             *self._words,
             self.name,
@@ -84,7 +88,7 @@ class SshHost:
                 await process.wait()
         if code == SSH_FAILED:
             raise ssh_error(self.name, err)
-        return Done(code, out, err)
+        return Done(code, out, err, began_s)
 
     async def script(
         self, name: str, variables: Mapping[str, str], *, sudo: bool = False, limit_s: float = 60.0
@@ -104,7 +108,14 @@ class SshHost:
 
     async def put_folder(self, folder: Path, path: str, *, limit_s: float = 3600.0) -> None:
         """Copy a folder's files there, through tar."""
-        target = shlex.quote(path)
+        async with self._turns:
+            done, packed = await self._unpack(folder, shlex.quote(path), limit_s)
+        self.require(done, f"cannot copy {folder}")
+        if packed:
+            raise ClusterError(f"{folder} cannot be packed", hint="check that you may read all of its files")
+
+    async def _unpack(self, folder: Path, target: str, limit_s: float) -> tuple[Done, int]:
+        """Return how tar ended there, and the exit status of tar here."""
         command = f"umask 022 && mkdir -p {target} && tar -C {target} -xf -"
         read, write = os.pipe()
         try:
@@ -112,13 +123,11 @@ class SshHost:
         finally:
             os.close(write)
         try:
-            done = await self.run(command, pipe=read, limit_s=limit_s)
+            done = await self._run(command, b"", read, limit_s)
         finally:
             os.close(read)  # tar ends with its reader
             packed = await packing.wait()
-        self.require(done, f"cannot copy {folder}")
-        if packed:
-            raise ClusterError(f"{folder} cannot be packed", hint="check that you may read all of its files")
+        return done, packed
 
     def require(self, done: Done, what: str) -> Done:
         """Return ``done``. Raises ClusterError with the host's own words where it failed."""

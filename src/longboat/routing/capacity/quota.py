@@ -57,12 +57,14 @@ class Counts:
     previous_tokens: int = 0  # in the minute before
     tokens_today: int = 0
     running: int = 0
+    left_day: int = 0  # the day that was left when the clock went back
+    left_tokens: int = 0  # its count then
 
     def roll(self, now_s: float) -> None:
         """Move the windows to ``now_s`` (Unix seconds).
 
         A clock that went back by a minute at most changes nothing. Where it went back further, the minute begins again,
-        and today's count stays.
+        and today's count stays. Where it went back to an earlier day, the later one goes on with its own count.
         """
         began_s = self.minute * MINUTE_S
         if began_s - MINUTE_S <= now_s < began_s + MINUTE_S:  # a day begins with a minute
@@ -74,8 +76,10 @@ class Counts:
             self.previous_tokens = self.tokens if follows else 0
             self.requests = self.tokens = 0
             self.minute = minute
-        if day > self.day:
-            self.tokens_today = 0
+        if day < self.day:
+            self.left_day, self.left_tokens = self.day, self.tokens_today
+        elif day > self.day:
+            self.tokens_today = self.left_tokens if day == self.left_day else 0
         self.day = day
 
 

@@ -137,7 +137,7 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
     def _begin_last(self, tokens: float) -> None:
         """Note that the step under way is the last one needed, unless its prefill is longer than a step."""
         self.last_requests = 1 if tokens > CHUNK_TOKENS else 0
-        self.last_room = CHUNK_TOKENS - (tokens % CHUNK_TOKENS if tokens > CHUNK_TOKENS else 0.0)
+        self.last_room = -tokens % CHUNK_TOKENS if tokens > CHUNK_TOKENS else CHUNK_TOKENS
 
     def _join_last(self, tokens: float) -> None:
         """Add a prefill to the last step needed, or to a further one where that has no room for it."""

@@ -40,8 +40,8 @@ class _Item(msgspec.Struct):
 
     type: str
     path: str
-    size: int  # bytes
-    oid: str  # in git
+    size: int | None = None  # bytes; of a file, as the rest
+    oid: str | None = None  # in git
     lfs: _Large | None = None
 
 
@@ -66,7 +66,7 @@ def list_hub(
                 break
             page, url = _get(client, url, where, list[_Item])
             items += page
-    return commit, tuple(_entry(item) for item in items if item.type == "file")
+    return commit, tuple(_entry(item, where) for item in items if item.type == "file")
 
 
 def _get(client: httpx.Client, url: str, where: str, kind: type[_Answer]) -> tuple[_Answer, str | None]:
@@ -88,11 +88,15 @@ def _get(client: httpx.Client, url: str, where: str, kind: type[_Answer]) -> tup
     try:
         return msgspec.json.decode(answer.content, type=kind), following[1] if following else None
     except ValueError:  # of msgspec: no JSON, or JSON of another shape
-        raise TransferError(
-            f"the hub's answer for {where} is not a listing",
-            hint="check HF_ENDPOINT and proxies: a page for signing in may be in the hub's place",
-        ) from None
+        raise _no_listing(where) from None
 
 
-def _entry(item: _Item) -> FileEntry:
+def _no_listing(where: str) -> TransferError:
+    hint = "check HF_ENDPOINT and proxies: a page for signing in may be in the hub's place"
+    return TransferError(f"the hub's answer for {where} is not a listing", hint=hint)
+
+
+def _entry(item: _Item, where: str) -> FileEntry:
+    if item.size is None or item.oid is None:
+        raise _no_listing(where)
     return FileEntry(path=item.path, size=item.size, version=item.oid, sha256=item.lfs.oid if item.lfs else "")

@@ -51,8 +51,9 @@ def _prediction(fields: Fields, head: list[Layer]) -> tuple[Weight, ...]:
 def _read_blocks(fields: Fields, blocks: tuple[Fields, ...]) -> Stack:
     """Read layers of which each writes its kind and the sizes in which it differs from the config (Puzzle)."""
     layers = tuple(_of_block(fields, block) for block in blocks)
-    head = [_of_block(fields, block) for block in fields.sections("mtp_block_configs")]
-    return Stack(layers=layers, mtp=_prediction(fields, head), estimate=_doubts(fields, blocks, blocks))
+    heads = fields.sections("mtp_block_configs")
+    head = [_of_block(fields, block) for block in heads]
+    return Stack(layers=layers, mtp=_prediction(fields, head), estimate=_doubts(fields, blocks, (*blocks, *heads)))
 
 
 def _of_block(fields: Fields, block: Fields) -> Layer:
@@ -63,9 +64,10 @@ def _of_block(fields: Fields, block: Fields) -> Layer:
             f"{', '.join(LETTERS.values())}",
             hint="plan from the folder with the model's safetensors files: their headers list the weights",
         )
-    own = Fields({**fields.values, **block.values}, fields.defaults, fields.seen)
+    own = Fields({**fields.values, **block.values}, fields.defaults, set())
     layer = _hybrid(own, kind)
-    block.seen.update(own.seen)
+    for section in (block, fields):
+        section.seen.update(own.seen)
     return layer
 
 

@@ -50,10 +50,11 @@ export function fitting(start) {
     event.preventDefault();
     button.disabled = true;
     text(said, "The planner computes …");
+    const asked = on.value.trim();
     try {
-      const found = await post("plan", { kind: "fit", on: on.value, slo: slo.value });
+      const found = await post("plan", { kind: "fit", on: asked, slo: slo.value });
       rows = found.models;
-      machines = on.value.trim();
+      machines = asked;
       const before = list.node;
       list = made();
       before.replaceWith(list.node);
