@@ -64,7 +64,7 @@ class Counts:
         """Move the windows to ``now_s`` (Unix seconds).
 
         A clock that went back by a minute at most changes nothing. Where it went back further, the minute begins again,
-        and today's count stays. Where it went back to an earlier day, the later one goes on with its own count.
+        and today's count stays. Where it went back to an earlier day, the later one resumes its own count.
         """
         began_s = self.minute * MINUTE_S
         if began_s - MINUTE_S <= now_s < began_s + MINUTE_S:  # a day begins with a minute
