@@ -64,6 +64,26 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     raise AssertionError("it did not come in 20 s")
 
 
+async def test_exchange_stops_though_a_call_takes_the_cancellation_for_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_exchange, "RETRY_S", 0.01)
+    counters = RedisCounters("redis://127.0.0.1:1/0", fleet="f", fallback=LocalCounters())
+    await counters.start()
+    calls = asyncio.Event()
+
+    async def send(_batch: object) -> None:
+        calls.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise ConnectionError from None
+
+    monkeypatch.setattr(counters._exchange._link, "send", send)
+    await asyncio.wait_for(calls.wait(), 30)
+    await asyncio.wait_for(counters.stop(), 30)
+
+
 async def told(counters: RedisCounters) -> None:
     """Until Redis knows all."""
 

@@ -120,7 +120,9 @@ class RedisExchange:
         return self._news.batch(self._sent, leaves=leaves)
 
     async def _run(self) -> None:
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        while not task.cancelling():  # the client of Redis may take a cancellation for a failure of its call
             if self.degraded:
                 await asyncio.sleep(RETRY_S)
             elif self.unanswered is None and not self.unsent:
