@@ -108,7 +108,7 @@ def test_the_last_step_of_a_queue_is_known() -> None:
     queue.add("longer", Work(10_000, 10_000), 10_000, 0.1, 0.0, now_s=1.0)  # its second step can be shared
     assert (queue.last_requests, CHUNK_TOKENS - queue.last_room) == (1, 1808.0)
     queue.done("longer", None, 1.1)
-    queue.add("full", Work(2 * CHUNK_TOKENS, 2 * CHUNK_TOKENS), 2 * CHUNK_TOKENS, 0.1, 0.0, now_s=2.0)
+    queue.add("full", Work(16_384, 16_384), 16_384, 0.1, 0.0, now_s=2.0)
     assert (queue.last_requests, queue.last_room) == (1, 0.0)
 
 
