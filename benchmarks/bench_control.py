@@ -25,7 +25,6 @@ LONGBOAT = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 TRIES = 3
 SETTLE_S = 10.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
 LIMITS = {"--help": 0.15, "completion": 0.15, "completion of models": 0.15}
 LIMIT_S, LIMIT_MIB, LIMIT_IDLE = 0.5, 60.0, 0.1
@@ -70,7 +69,10 @@ def _run(words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def ticks_of_node(run: Path) -> dict[int, tuple[str, int, int]]:
-    """Pid → title, CPU ticks and resident bytes of every process of the node with this run folder."""
+    """Pid → title, CPU ticks and bytes of every process of the node with this run folder.
+
+    Bytes are proportional: of memory that several processes share, each has its part.
+    """
     found = {}
     marks = (f"LONGBOAT_RUN={run}\0".encode(), f"LONGBOAT_NODE={run}\0".encode())
     for entry in Path("/proc").iterdir():
@@ -79,11 +81,17 @@ def ticks_of_node(run: Path) -> dict[int, tuple[str, int, int]]:
         try:
             env, line = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            rolled = (entry / "smaps_rollup").read_text()
         except OSError:
             continue
         if any(mark in env for mark in marks) or f"{run}/ray".encode() in line:
-            found[int(entry.name)] = (_title(line), int(fields[11]) + int(fields[12]), int(fields[21]) * PAGE_BYTES)
+            found[int(entry.name)] = (_title(line), int(fields[11]) + int(fields[12]), proportional_bytes(rolled))
     return found
+
+
+def proportional_bytes(rolled: str) -> int:
+    """Read the proportional size out of a process's ``smaps_rollup``; 0 where it has no memory of its own."""
+    return sum(int(line.split()[1]) << 10 for line in rolled.splitlines() if line.startswith("Pss:"))
 
 
 def _title(line: bytes) -> str:
@@ -104,12 +112,12 @@ def idle(run: Path, seconds: float) -> dict[str, Any]:
     before = ticks_of_node(run)
     time.sleep(seconds)
     kinds: dict[str, dict[str, float]] = {}
-    for pid, (title, ticks, rss) in ticks_of_node(run).items():
+    for pid, (title, ticks, size) in ticks_of_node(run).items():
         if pid in before:
             kind = kinds.setdefault(title, {"count": 0, "cores": 0.0, "mib": 0.0})
             kind["count"] += 1
             kind["cores"] += (ticks - before[pid][1]) / TICKS_PER_S / seconds
-            kind["mib"] += rss / MIB
+            kind["mib"] += size / MIB
     cores, mib = (sum(kind[what] for title, kind in kinds.items() if title != ENGINE) for what in ("cores", "mib"))
     return {"kinds": kinds, "cores": cores, "mib": mib}
 
@@ -170,7 +178,9 @@ def show(found: Mapping[str, Any]) -> None:
         print(f"{name:20} {figures}{over}")
     idle = found["idle"]
     wanted = LIMIT_IDLE_MANY if found["replicas"] >= MANY else LIMIT_IDLE
-    what = f"{idle['cores']:.3f} of a core (wanted: {wanted}), {idle['mib']:.0f} MiB resident"
+    what = (
+        f"{idle['cores']:.3f} of a core (wanted: {wanted}), {idle['mib']:.0f} MiB of memory, shared pages counted once"
+    )
     print(f"\nidle with {found['replicas']} replicas, without the engines: {what}; load {os.getloadavg()[0]:.1f}")
     print(f"{'PROCESSES':44} {'COUNT':>5} {'CORES':>7} {'MIB':>7}")
     for title, kind in sorted(idle["kinds"].items(), key=lambda item: -item[1]["cores"]):

@@ -289,7 +289,7 @@ async def test_another_user_is_refused_even_with_the_token(node: Node) -> None:
     client.socket_path.chmod(0o666)
     argv = [sys.executable, "-I", "-c", code, str(client.socket_path.parent), client.socket_path.name, client.token]
     done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert "65534 may not use this zygote" in done.stdout
+    assert "65534 may not use this socket" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.lasting import Streams
-from longboat.cluster.host.adopted import ray_here
+from longboat.cluster.host.adopted import environment_of, ray_here
 from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 ONE = "name: t\nmodels:\n  - {name: a, source: 'builtin:tiny', replicas: 1, resources: {cpus: 0.1}, "
 ONE += "engine: {kind: fake, options: {itl_ms: 50}}}"
 SPLIT = "split: {pipeline: 2}, placement: {stages: [{}, {}]}, replicas: 1"
-NODE = ("runner", "starter", "raylet", "gcs_server", "controller", "daemon", "gateway")
+NODE = ("runner", "starter", "parent", "raylet", "gcs_server", "controller", "daemon", "gateway")
 PARTS = (*NODE, "supervisor", "agent", "keeper")
 IS_SPLIT = bool(os.environ.get("LONGBOAT_TEST_ALL_KILLS"))
 ALL = [*((part,) for part in PARTS), *itertools.combinations(PARTS, 2)]
@@ -41,7 +41,7 @@ FACTS = ("this machine is the local cluster", "it restarts by itself")
 SLOW_S = 10.0
 STEADY_S = 30.0
 """Of the runner: Ray that ends sooner is started again after a pause."""
-KILLS = ALL if IS_SPLIT else [("runner",), ("runner", "raylet")]
+KILLS = ALL if IS_SPLIT else [("runner",), ("parent", "supervisor"), ("runner", "raylet")]
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,7 @@ def pids_of(up: FleetLab, part: str) -> list[int]:
     """Processes of the node that are one of ``PARTS``."""
     words = {
         "starter": "longboat.cluster.host.ray_start",
+        "parent": "cluster.workers.warm_parent",
         "raylet": "raylet/raylet",
         "gcs_server": "gcs/gcs_server",
         "controller": "FleetController",
@@ -157,6 +158,14 @@ def untruth(done: subprocess.CompletedProcess[str]) -> str:
     pids += [gateway["pid"] for gateway in told["gateways"] if not gateway["problem"]]
     gone = [pid for pid in pids if not born_ticks(pid)]
     return f"processes that it shows are gone: {gone}" if gone else ""
+
+
+def test_supervisor_is_forked_in_the_environment_of_its_own_order(up: FleetLab) -> None:
+    (parent,), (supervisor,), (raylet,) = (pids_of(up, part) for part in ("parent", "supervisor", "raylet"))
+    stat = Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()
+    assert int(stat[1]) == parent
+    assert environment_of(supervisor)["RAY_RAYLET_PID"] == str(raylet)
+    assert command_line(supervisor).startswith("ray::ServeReplica:longboat-model-a"), "no room for its title"
 
 
 @pytest.mark.parametrize("parts", KILLS, ids="+".join)

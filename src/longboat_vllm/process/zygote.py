@@ -23,7 +23,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -32,13 +31,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longboat_vllm.process import forked, keeper, preload
-from longboat_vllm.process.zygote_socket import RefusedError, listen, receive, send
+from longboat_vllm.process.zygote_socket import RefusedError, check_user, listen, receive, send
 
 __all__ = ("Zygote", "main")
 
 _NUM_FORK_FDS = 3
 _TALK_S = 3.0
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _STRAY_FD = 3  # the first descriptor that is not standard input, output or error
 
 
@@ -118,10 +116,7 @@ class Zygote:
         raise RefusedError(f"unknown request {request['op']!r}")
 
     def _check_caller(self, connection: socket.socket, request: dict[str, Any]) -> None:
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        uid = _CREDENTIALS.unpack(raw)[1]
-        if uid != os.getuid():
-            raise RefusedError(f"user {uid} may not use this zygote")
+        check_user(connection)
         if not hmac.compare_digest(str(request.get("token", "")).encode(), self.token.encode()):
             raise RefusedError("wrong token")
 

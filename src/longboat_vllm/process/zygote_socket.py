@@ -6,12 +6,14 @@ import array
 import json
 import os
 import socket
+import struct
 from typing import Any
 
-__all__ = ("RefusedError", "listen", "receive", "send")
+__all__ = ("RefusedError", "check_user", "listen", "receive", "send")
 
 _MAX_REQUEST_BYTES = 1 << 20
 _MAX_FDS = 8
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class RefusedError(Exception):
@@ -36,6 +38,14 @@ def listen(path: str) -> socket.socket:
         os.umask(old_mask)
         os.close(folder_fd)
     return listener
+
+
+def check_user(connection: socket.socket) -> None:
+    """Raise RefusedError where the kernel says that the caller is another user."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid = _CREDENTIALS.unpack(raw)[1]
+    if uid != os.getuid():
+        raise RefusedError(f"user {uid} may not use this socket")
 
 
 def receive(connection: socket.socket, fds: list[int]) -> dict[str, Any]:

@@ -135,6 +135,7 @@ def ray_env(options: RayOptions) -> dict[str, str]:
         **CONNECT_ENV,
         **_QUIET,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(_RECONNECT_S),
+        "RAY_prestart_worker_first_driver": "0",  # one worker for each core, of which few find work here
         "RAY_worker_niceness": "0",  # workers start the engines, which are not background work
         "RAY_preload_python_modules": "longboat.cluster.ray.calm_imports",
         "LONGBOAT_RUN": options.run,

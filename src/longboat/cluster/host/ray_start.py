@@ -19,6 +19,7 @@ from typing import ParamSpec, TypeVar
 
 from longboat.cluster.host.adopted import watch_parent
 from longboat.cluster.host.ray_processes import child_named
+from longboat.cluster.workers.kept_parent import fork_workers
 
 __all__ = ("NextStart", "can_connect", "forget_own_address", "main", "patient")
 
@@ -154,6 +155,7 @@ def main() -> None:
             return
     forget_own_address(words)
     if run := given.get("LONGBOAT_RUN"):
+        fork_workers(services, Path(run), given)
         watch_parent(Path(run), given)
     sys.argv = ["ray", "start", *words]
     scripts.main()

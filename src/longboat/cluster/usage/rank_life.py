@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-from longboat.cluster.usage.proc_usage import TICKS_PER_S, process_tree, stat_fields
+from longboat.cluster.usage.proc_usage import TICKS_PER_S, process_tree, stat_fields, thread_states
 from longboat.routing.health.liveness import Life
 
 __all__ = ("RankLife",)
@@ -61,7 +60,6 @@ def _life(states: dict[int, str], main_pid: int) -> Life:
 
 def _has_thread_that_could_run(pid: int) -> bool:
     try:
-        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+        return "R" in thread_states(pid)
     except OSError:  # threads come and go
         return False
-    return any(stat.rpartition(")")[2].split()[0] == "R" for stat in stats)
