@@ -5,6 +5,8 @@ ARG BASE=docker.io/library/debian:12.12-slim
 
 FROM ${BASE} AS build
 ENV DEBIAN_FRONTEND=noninteractive PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 UV_SYSTEM_CERTS=1
+# The image's user cannot write bytecode: without it, each start of a process compiles all that it imports.
+ENV UV_COMPILE_BYTECODE=1
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates gcc libc6-dev python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*

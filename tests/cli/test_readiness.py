@@ -14,6 +14,7 @@ from longboat.cli.fleet.readiness import Goal, Watch, is_ready, wait_ready
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.errors import ClusterError, EngineError
 from longboat.core.states import Phase
+from longboat.core.topology import Node
 
 GOAL = Goal(document=DOCUMENT, wanted={"a": 1}, digests={"a": "d"})
 PORT_TAKEN = "the gateway of one did not start: port 8000 is in use"
@@ -127,6 +128,9 @@ def test_a_replica_of_the_changed_model_does_not_count() -> None:
     assert is_ready(report(replica(), gateways=(gateway(),)), GOAL)
     assert not is_ready(report(replica(digest="old"), gateways=(gateway(),)), GOAL)
     assert not is_ready(report(replica()), GOAL)
+    nodes = tuple(Node(node_id=name, address=name) for name in ("n1", "n2"))
+    assert is_ready(replace(report(replica(), gateways=(gateway("n1"), gateway("n2"))), nodes=nodes), GOAL)
+    assert not is_ready(replace(report(replica(), gateways=(gateway("n1"),)), nodes=nodes), GOAL)
 
 
 def test_a_model_is_given_up_after_three_of_its_replicas_failed() -> None:

@@ -29,7 +29,7 @@ def test_variables_of_engines_are_not_shown() -> None:
     assert "hf_secret" in text
     planned = {"asked": text, "models": {}, "forced": ["too large"]}
     seen = dataclasses.replace(report(document=text), planned=planned)
-    document = status._document(FakeSession({}), seen)
+    document = status._document((), seen)
     assert "hf_secret" not in json.dumps(document)
     assert document["planned"] == {"models": {}, "forced": ["too large"]}
 
@@ -37,8 +37,8 @@ def test_variables_of_engines_are_not_shown() -> None:
 def test_what_the_controller_read_of_the_file_is_shown_as_if_it_was_read_here() -> None:
     fleet = load_fleet(GUARDED, "x")
     seen = report(document=dump_fleet(fleet), gateways=(gateway("n1"), gateway("n2")))
-    told = status._document(FakeSession({}), dataclasses.replace(seen, document="", shown=shown_fleet(fleet)))
-    assert told == status._document(FakeSession({}), seen)
+    told = status._document((), dataclasses.replace(seen, document="", shown=shown_fleet(fleet)))
+    assert told == status._document((), seen)
     assert told["wanted"] == {"tiny": 3}
     assert told["access"]["tenants"][0]["requests_per_minute"] == 60
 
@@ -95,7 +95,7 @@ class Fleet(FakeSession):
 def test_what_is_left_of_an_external_model_s_limits_is_shown(
     longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, silent: tuple[str, ...], used: int | None
 ) -> None:
-    monkeypatch.setattr(status, "connect_quickly", lambda: Fleet(*silent))
+    monkeypatch.setattr(status, "session_on_node", lambda _: Fleet(*silent))
     document = json.loads(longboat("status", "--json").stdout)
     left = {"model": "cloud", "kind": "requests_per_day", "limit": 10, "used": used, "left": 10 - (used or 0)}
     assert document["limits"] == ([left] if used else [])

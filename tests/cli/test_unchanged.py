@@ -15,6 +15,8 @@ from longboat.cluster.fleet.deployed import ENDING
 from longboat.cluster.fleet.serve_config import ShapedModel, serve_document
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.cluster.protocol.names import CONTROLLER_APP
+from longboat.core.states import ReplicaState
+from longboat.core.topology import Node
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
@@ -33,13 +35,20 @@ def _running() -> tuple[Fleet, str, dict[str, Any]]:
     return fleet, text, apps
 
 
+def _whole(*replicas: ReplicaState, text: str, **given: Any) -> FleetReport:
+    """A report of these replicas on one node, whose gateway works."""
+    return replace(
+        report(*replicas, gateways=(gateway("n1"),), document=text), nodes=(Node(node_id="n1", address="h"),), **given
+    )
+
+
 def _session(apps: dict[str, Any], seen: FleetReport) -> Any:
     return SimpleNamespace(apps=SimpleNamespace(all=lambda: apps), report=lambda: seen)
 
 
 def test_a_fleet_that_a_down_began_to_end_is_not_the_one_that_runs() -> None:
     fleet, text, apps = _running()
-    seen = report(replica("tiny", "r1"), replica("tiny", "r2"), gateways=(gateway(),), document=text)
+    seen = _whole(replica("tiny", "r1"), replica("tiny", "r2"), text=text)
     assert _report_if_same(_session(apps, seen), fleet) is seen
     (values,) = (o["user_config"] for o in apps[CONTROLLER_APP]["deployed_app_config"]["deployments"])
     values[ENDING] = True
@@ -49,10 +58,19 @@ def test_a_fleet_that_a_down_began_to_end_is_not_the_one_that_runs() -> None:
 def test_a_controller_that_has_just_started_is_enough_where_it_knows_all_that_is_wanted() -> None:
     fleet, text, apps = _running()
     one, two = replica("tiny", "r1"), replica("tiny", "r2")
-    known = replace(report(one, two, gateways=(gateway(),), document=text), partial=True)
+    known = _whole(one, two, text=text, partial=True)
     assert _report_if_same(_session(apps, known), fleet) is known
-    fewer = replace(report(one, gateways=(gateway(),), document=text), partial=True)
+    fewer = _whole(one, text=text, partial=True)
     assert _report_if_same(_session(apps, fewer), fleet) is None
+
+
+def test_a_node_whose_gateway_has_not_reported_leaves_it_open_whether_something_is_to_change() -> None:
+    fleet, text, apps = _running()
+    seen = _whole(replica("tiny", "r1"), replica("tiny", "r2"), text=text)
+    silent = replace(seen, nodes=(*seen.nodes, Node(node_id="n2", address="h2")))
+    assert _report_if_same(_session(apps, silent), fleet) is None
+    unlisted = replace(seen, nodes=())  # the controller has just started, or is of an older version
+    assert _report_if_same(_session(apps, unlisted), fleet) is None
 
 
 @pytest.mark.parametrize(

@@ -326,6 +326,27 @@ def test_stop_without_a_node_says_so(run: Path) -> None:
     assert stop_node(run) is False
 
 
+@pytest.mark.parametrize("keep_state", [False, True], ids=["for good", "to be resumed"])
+def test_node_is_stopped_on_a_full_disk(run: Path, home: Path, *, keep_state: bool) -> None:
+    """A limit of nothing for the size of files stands for the full disk: writing fails, and removing works."""
+    env = {**os.environ, NODE_MARK: str(run), "LONGBOAT_HOME": str(home)}
+    with subprocess.Popen(("sleep", "600"), env=env, start_new_session=True) as runner:
+        save_record(_record(run, phase="up").with_runner(runner.pid))
+        words = "import resource, sys; from pathlib import Path; from longboat.cluster.host.ray_node import stop_node; "
+        words += "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+        words += f"print(stop_node(Path({str(run)!r}), keep_state={keep_state}))"
+        env = {name: value for name, value in env.items() if name != NODE_MARK}
+        done = subprocess.run(
+            (sys.executable, "-c", words), env=env, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert runner.wait(60) < 0
+    if keep_state:
+        assert "the node was stopped, but what it was cannot be written" in done.stderr
+    else:
+        assert (done.stdout, done.stderr) == ("True\n", "")
+    assert load_record(run) is None
+
+
 def test_pauses_grow_to_a_limit() -> None:
     assert [backoff_s(failures) for failures in (0, 1, 2, 3, 9)] == [0.0, 1.0, 2.0, 4.0, 30.0]
 

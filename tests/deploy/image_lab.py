@@ -49,7 +49,7 @@ def podman(
     return run(*words, check=check, limit_s=limit_s)
 
 
-def until(what: str, condition: Callable[[], bool], container: str, limit_s: float = 300.0) -> None:
+def until(what: str, condition: Callable[[], bool], container: str, limit_s: float = 600.0) -> None:
     """Wait for ``condition``; after a generous deadline, the test fails with the container's log."""
     end_s = time.monotonic() + limit_s
     while not condition():

@@ -273,6 +273,19 @@ def test_a_manifest_that_a_power_cut_emptied_is_written_again(tmp_path: Path, le
     assert whole.manifest == manifest
 
 
+def test_a_whole_model_whose_manifest_was_emptied_gets_another_one_and_keeps_its_pieces(
+    storage: RangeServer, node: MakeNode
+) -> None:
+    held = node().hold(storage.source)
+    held.release()
+    (held.path.parent / "manifest.json").write_bytes(b"")
+    sent = storage.sent_bytes
+    again = node().hold(storage.source)
+    assert (again.path / "model.safetensors").read_bytes() == storage.files["model.safetensors"]
+    assert storage.sent_bytes == sent
+    again.release()
+
+
 def test_all_of_a_model_is_on_the_disk_before_engines_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     fsync = os.fsync

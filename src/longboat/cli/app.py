@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from longboat import __version__
+from longboat.cli import STATUS_S
 from longboat.cli.adapters.commands import adapters_app
 from longboat.cli.backup.command import backup, restore
 from longboat.cli.completion.deferred import defer
@@ -142,7 +143,7 @@ def status(
     why: Annotated[bool, typer.Option("--why", help="Show how the numbers of replicas were decided.")] = False,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the fleet's state.")
-    ] = 8.0,
+    ] = STATUS_S,
     as_json: Json = False,
 ) -> None:
     """Show which replicas and gateways run, where, and how they are."""

@@ -147,6 +147,7 @@ def is_ready(report: FleetReport, goal: Goal) -> bool:
     )
     return (
         bool(report.gateways)
+        and not report.unheard
         and gateways_up
         and all(len(_ready(report, goal, model)) >= count for model, count in goal.wanted.items())
     )

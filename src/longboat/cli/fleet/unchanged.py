@@ -95,7 +95,7 @@ def _all_run(fleet: Fleet, apps: dict[str, dict[str, Any]]) -> bool:
 
 def _is_ready(report: FleetReport, told: dict[str, Any], fleet: Fleet) -> bool:
     """Return whether all that is wanted serves. A controller that has just started may know of less, never of more."""
-    if report.document != told.get("text") or report.updating or not report.gateways:
+    if report.document != told.get("text") or report.updating or not report.nodes or report.unheard:
         return False
     ready = [state.model for state in report.replicas if state.phase is Phase.READY]
     wanted = {model: count.wanted for model, count in report.counts.items()}

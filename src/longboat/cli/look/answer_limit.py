@@ -6,55 +6,70 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from longboat.cli import BEGAN_S, STATUS_S
 from longboat.cli.shared.error_text import tell_error
-from longboat.cluster.host.standing import standing_here
+from longboat.cluster.host.standing import Standing, standing_here
 from longboat.core.errors import ClusterError
 from longboat.folders import run_folder
 
-__all__ = ("LIMIT_S", "answer_limit")
+__all__ = ("Wait", "answer_limit")
 
-LIMIT_S = 7.0
-"""Parts of a node come back within seconds; Ray waits much longer for one of its own.
-
-On a busy machine, the command's own start and end take two seconds more.
-"""
 AHEAD_S = 1.0
-"""The words are found before they are needed: on a busy machine, a look at the node's processes takes a while."""
+"""What the machine is, is found before it is needed: on a busy machine, a look at its processes takes a while."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """The wait for the fleet's state. ``seen`` says what is known of the parts that it waits for."""
+
+    limit_s: float
+    seen: str = ""
+    _answered: threading.Event = field(default_factory=threading.Event)
+
+    def end(self) -> None:
+        """End the wait: the state has come, or an error says why it does not."""
+        self._answered.set()
+
+    def ends_within(self, time_s: float) -> bool:
+        """Return whether the wait ends before ``time_s`` are over."""
+        return self._answered.wait(max(0.0, time_s))
 
 
 @contextmanager
-def answer_limit(limit_s: float = LIMIT_S) -> Iterator[Callable[[], None]]:
-    """End the process with an error where the block neither ends nor calls the function it gets within ``limit_s``.
+def answer_limit(limit_s: float = STATUS_S) -> Iterator[Wait]:
+    """End the process with an error where neither the block nor its wait ends within ``limit_s`` of the command.
 
     The error says what this machine is. A machine that is not a node has no limit: it has nothing to say.
     """
-    answered = threading.Event()
+    wait = Wait(limit_s)
     if not os.environ.get("RAY_ADDRESS") and standing_here(run_folder()) is not None:
-        threading.Thread(target=_guard, args=(answered, limit_s), daemon=True).start()
+        threading.Thread(target=_guard, args=(wait,), daemon=True).start()
     try:
-        yield answered.set
+        yield wait
     finally:
-        answered.set()
+        wait.end()
 
 
-def _guard(answered: threading.Event, limit_s: float) -> None:
-    end_s = time.monotonic() + limit_s
-    if answered.wait(limit_s - AHEAD_S):
+def _guard(wait: Wait) -> None:
+    end_s = BEGAN_S + wait.limit_s
+    if wait.ends_within(end_s - AHEAD_S - time.monotonic()):
         return
-    error = _late(limit_s)
-    if answered.wait(max(0.0, end_s - time.monotonic())):
+    here = standing_here(run_folder())
+    if wait.ends_within(end_s - time.monotonic()):
         return
-    tell_error(error)
+    tell_error(error := _late(wait, here))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(error.exit_code)  # the main thread may wait inside Ray, where nothing interrupts it
 
 
-def _late(limit_s: float) -> ClusterError:
-    here, words = standing_here(run_folder()), f"the fleet's state did not come within {limit_s:g} s"
+def _late(wait: Wait, here: Standing | None) -> ClusterError:
+    words = f"the fleet's state did not come within {wait.limit_s:g} s"
+    words += f": {wait.seen}" if wait.seen else ""
     if here is None:
         return ClusterError(words)
     comes = (

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from longboat.cli import STATUS_S
 from longboat.cli.counts.show import count_lines, decision_table
-from longboat.cli.look.answer_limit import LIMIT_S, answer_limit
+from longboat.cli.look.answer_limit import Wait, answer_limit
 from longboat.cli.look.daily_limits import limit_table, limits_today
 from longboat.cli.look.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
+from longboat.cli.look.session_on_node import NO_FLEET, session_on_node
 from longboat.cli.shared.cluster_at_hand import connect_quickly
 from longboat.cli.shared.gateway_notes import tenants_document
 from longboat.cluster.fleet.deployed import without_file
@@ -25,13 +27,15 @@ if TYPE_CHECKING:
 
     from longboat.cli.shared.quick_session import QuickSession
     from longboat.cluster.ray.session import Session
+    from longboat.core.topology import Node
 
 __all__ = ("run_status", "wanted_replicas")
 
 WATCH_EVERY_S = 0.5
+NODES_AGE_S = 10.0
 
 
-def run_status(*, watch: bool, as_json: bool, why: bool = False, timeout_s: float = LIMIT_S) -> None:
+def run_status(*, watch: bool, as_json: bool, why: bool = False, timeout_s: float = STATUS_S) -> None:
     """Print the fleet's state; watched as JSON, one document a line.
 
     timeout_s: on a node, the most to wait for the fleet's state, unless it is watched
@@ -39,13 +43,13 @@ def run_status(*, watch: bool, as_json: bool, why: bool = False, timeout_s: floa
     Raises ClusterError when there is no cluster or no fleet.
     """
     if not watch:
-        with answer_limit(timeout_s) as answered, connect_quickly() as session:
-            _show(session, as_json, answered, why=why)
+        with answer_limit(timeout_s) as wait, session_on_node(wait) as session:
+            _show(session, as_json, wait, why=why)
         return
     with connect_quickly() as session:
         if as_json:
             for report in _reports(session):
-                print(json.dumps(_document(session, report)), flush=True)
+                print(json.dumps(_document(_nodes(session, report), report)), flush=True)
         else:
             _watch(session)
 
@@ -69,27 +73,41 @@ def _shown(report: FleetReport) -> ShownFleet:
 def _report(session: Session | QuickSession) -> FleetReport:
     report = session.report()
     if report is None:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+        raise NO_FLEET
     return report
 
 
-def _show(session: Session | QuickSession, as_json: bool, answered: Callable[[], None], *, why: bool) -> None:
-    """Ask for the fleet's state, call ``answered``, ask the gateways, and print it all."""
+def _nodes(session: Session | QuickSession, report: FleetReport) -> Sequence[Node]:
+    """Return the nodes as the controller listed them: Ray's head may be away now."""
+    listed: Sequence[Node] = getattr(report, "nodes", ())  # an older controller's report lacks them
+    return listed or session.nodes()
+
+
+def _age_of_nodes(report: FleetReport) -> str:
+    """Say since when Ray's head lists no nodes; empty where it does."""
+    age_s = report.at_s - getattr(report, "nodes_at_s", 0.0)
+    is_old = bool(getattr(report, "nodes", ())) and age_s > NODES_AGE_S
+    return f", as Ray's head listed them {age_s:.0f} s ago" if is_old else ""
+
+
+def _show(session: Session | QuickSession, as_json: bool, wait: Wait, *, why: bool) -> None:
+    """Ask for the fleet's state, end the wait, ask the gateways, and print it all."""
     from longboat.cli.shared.console import make_console
 
-    report, num_nodes = _report(session), len(session.nodes())
-    answered()
+    report = _report(session)
+    nodes = _nodes(session, report)
+    wait.end()
     shown = _shown(report)
     kept = keep_pairs(report, {name: model.engine for name, model in shown.models.items()})
     if as_json:
-        document = _document(session, report) | _limits_document(session, report)
+        document = _document(nodes, report) | _limits_document(session, report)
         document |= {"scaling": session.scaling_history()} if why else {}
         print(json.dumps(document, indent=2))
         return
     limits = _external_limits(session, report)
     console = make_console()
-    nodes = "1 node" if num_nodes == 1 else f"{num_nodes} nodes"
-    console.print(f"fleet [bold]{report.fleet}[/bold]  {nodes}", highlight=False)
+    number = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    console.print(f"fleet [bold]{report.fleet}[/bold]  {number}{_age_of_nodes(report)}", highlight=False)
     _print(console, report, limits, why=why)
     if kept is not None:
         words = f"kept in {kept}; longboat plan calibrate {kept} fits predictions to it"
@@ -180,13 +198,14 @@ def _reports(session: Session | QuickSession) -> Iterator[FleetReport]:
             yield report
 
 
-def _document(session: Session | QuickSession, report: FleetReport) -> dict[str, Any]:
+def _document(nodes: Sequence[Node], report: FleetReport) -> dict[str, Any]:
     shown = _shown(report)
     return {
         "fleet": report.fleet,
         "at_s": report.at_s,
         "partial": report.partial,
-        "nodes": [dataclasses.asdict(node) for node in session.nodes()],
+        "nodes_at_s": getattr(report, "nodes_at_s", 0.0),
+        "nodes": [dataclasses.asdict(node) for node in nodes],
         "wanted": wanted_replicas(report),
         "counts": {model: dataclasses.asdict(count) for model, count in report.counts.items()},
         "decisions": [dict(decision) for decision in report.decisions],

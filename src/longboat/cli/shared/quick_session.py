@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longboat.cluster.fleet.applications import CONTROLLER_RESTARTS
 from longboat.cluster.host.cluster_token import cluster_token
-from longboat.cluster.node.door_client import DoorClient
+from longboat.cluster.node.door_client import DoorClient, DoorClosedError
 from longboat.cluster.ray.fleet_view import FleetView
 from longboat.core.errors import ClusterError
 
@@ -37,12 +38,19 @@ class QuickSession(FleetView):
             raise ClusterError("this node's daemon does not know the cluster's dashboard yet")
         token = cluster_token({**os.environ, **env}, Path.home())
         super().__init__(env["RAY_ADDRESS"], str(found["dashboard"]), token)
+        # Seconds since this node heard the controller; None: an older daemon does not say it.
+        self.heard_s: float | None = found.get("heard_s")
 
     def report(self) -> FleetReport | None:
         """Return the controller's report. Raises ClusterError when it does not answer."""
         from longboat.cluster.protocol.messages import FleetReport
 
-        report: FleetReport = self._door.ask_for(FleetReport, "controller", "report")
+        try:
+            report: FleetReport = self._door.ask_for(FleetReport, "controller", "report")
+        except DoorClosedError:
+            raise
+        except ClusterError as error:
+            raise ClusterError(error.message, hint=error.hint or CONTROLLER_RESTARTS) from error
         return report
 
     def nodes(self) -> tuple[Node, ...]:

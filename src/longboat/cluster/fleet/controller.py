@@ -67,6 +67,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         self._file = RunningFile()
         self._resources: dict[str, Mapping[str, float]] = {}  # of nodes
         self._alive: tuple[Node, ...] = ()
+        self._alive_at_s = 0.0
         self._rollouts = Rollouts()
         self._carry_out = carry_out
         self._turns = ChangeTurns()
@@ -131,6 +132,8 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             planned=without_file(self._document.get("planned", {})),
             taken_back={model: tuple(entry) for model, entry in self._document.get("taken_back", {}).items()},
             started=self._document.get(STARTED, {}),
+            nodes=self._alive,
+            nodes_at_s=self._alive_at_s,
         )
 
     async def scaling_history(self) -> dict[str, Any]:
@@ -172,7 +175,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
                 self._resources = {entry["NodeID"]: entry["Resources"] for entry in entries}
                 alive = set(self._resources)
                 self._counts.nodes = tuple(entries)
-                self._alive = tuple(read_node(entry) for entry in entries)
+                self._alive, self._alive_at_s = tuple(read_node(entry) for entry in entries), time.time()
             except Exception as error:
                 log.warning("cannot list the nodes: %r", error)
                 alive = set(self._nodes)

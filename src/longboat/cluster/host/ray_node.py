@@ -151,19 +151,29 @@ def stop_node(run: Path | None = None, *, keep_state: bool = False) -> bool:
     """End the runner, Ray, and everything that was started on behalf of this node. False: there was nothing to end.
 
     keep_state: the node's record, and a head's durable state, stay: ``longboat node start`` resumes the node
-    Raises ClusterError when something cannot be ended.
+    Raises ClusterError when something cannot be ended, or what the node was cannot be kept.
     """
     run = run or run_folder()
     record = load_record(run)
     was_kept = record is not None and record.is_kept
     killed = _end_all(run, gently=keep_state or (record is not None and record.role == "worker"))
     if record is not None and keep_state:
-        save_record(replace(record, phase="stopped", detail="", runner_pid=0))
+        _keep(replace(record, phase="stopped", detail="", runner_pid=0))
     elif record is not None:
         if record.storage:
             shutil.rmtree(record.storage, ignore_errors=True)
         forget_record(run)
     return was_kept or bool(killed)
+
+
+def _keep(record: ClusterRecord) -> None:
+    try:
+        save_record(record)
+    except OSError as error:
+        raise ClusterError(
+            f"the node was stopped, but what it was cannot be written to {record.run}: {error.strerror}",
+            hint="free the disk; longboat node start with the node's own options makes it a node again",
+        ) from error
 
 
 def _end_all(run: Path, *, gently: bool = True) -> list[int]:
@@ -173,13 +183,21 @@ def _end_all(run: Path, *, gently: bool = True) -> list[int]:
     """
     record = load_record(run)
     if record is not None:
-        save_record(replace(record, phase="stopping"))  # nothing adopts the node now
+        _prevent_adoption(record)
         if record.is_kept:
             _end_runner(record, signal.SIGTERM if gently else signal.SIGKILL)
     killed = end_processes_of_ray(record.temp_dir, record.session) if record is not None else []
     killed += _reap({NODE_MARK: str(run)})
     forget_record(run)
     return killed
+
+
+def _prevent_adoption(record: ClusterRecord) -> None:
+    """Mark the node as one that is being stopped. On a full disk its record goes, which has the same effect."""
+    try:
+        save_record(replace(record, phase="stopping"))
+    except OSError:
+        forget_record(Path(record.run))
 
 
 def _refuse_second(run: Path) -> None:

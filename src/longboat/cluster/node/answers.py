@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -27,12 +28,13 @@ class Answers:
         """own: the methods of ``FORWARDED`` on this node"""
         self._node_id = node_id
         self._own = own
-        self._controller: Any = None
+        self._controller: asyncio.Future[Any] | None = None  # its handle; Ray's head may be away while it is made
         self._dashboard = ""
+        self._heard_s = time.monotonic()
 
     def take(self, order: NodeOrder) -> None:
         """Take over what the controller says of the cluster."""
-        self._dashboard = order.dashboard
+        self._dashboard, self._heard_s = order.dashboard, time.monotonic()
 
     @property
     def all(self) -> dict[str, Callable[..., Awaitable[Any]]]:
@@ -46,11 +48,12 @@ class Answers:
             "node": self.node,
         }
 
-    async def cluster(self) -> dict[str, str]:
-        """Return where Serve is steered, and where Ray's GCS is."""
+    async def cluster(self) -> dict[str, str | float]:
+        """Return where Serve is steered, where Ray's GCS is, and how long ago the controller gave an order."""
         import ray
 
-        return {"dashboard": self._dashboard, "gcs_address": str(ray.get_runtime_context().gcs_address)}
+        gcs_address = str(ray.get_runtime_context().gcs_address)
+        return {"dashboard": self._dashboard, "gcs_address": gcs_address, "heard_s": time.monotonic() - self._heard_s}
 
     async def controller(self, method: str) -> Any:
         """Call the controller. Raises ClusterError where it does not answer."""
@@ -71,12 +74,15 @@ class Answers:
             return {"status": 504, "error": "the fleet's controller did not confirm the change in time", "hint": ""}
 
     async def _ask_controller(self, method: str, limit_s: float, *args: object) -> Any:
+        if self._controller is None:
+            self._controller = asyncio.ensure_future(asyncio.to_thread(_controller))
+        handle = self._controller
         try:
-            if self._controller is None:
-                self._controller = await asyncio.to_thread(_controller)
-            return await asyncio.wait_for(getattr(self._controller, method).remote(*args), limit_s)
+            async with asyncio.timeout(limit_s):
+                return await getattr(await asyncio.shield(handle), method).remote(*args)
         except Exception as error:
-            self._controller = None
+            if handle.done() and self._controller is handle:
+                self._controller = None
             raise ClusterError(f"the fleet's controller does not answer ({type(error).__name__})") from error
 
     async def nodes(self) -> list[dict[str, Any]]:

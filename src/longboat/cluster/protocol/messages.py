@@ -11,6 +11,7 @@ from longboat.cluster.protocol.model import WantedAdapter
 from longboat.cluster.protocol.shown import ShownFleet
 from longboat.core.states import ReplicaState, StartTimes
 from longboat.core.table_changes import TableUpdate
+from longboat.core.topology import Node
 
 __all__ = (
     "AgentFacts",
@@ -254,6 +255,14 @@ class FleetReport:
     # model → the mark of an operator who started it without the file: ``by``, ``since_s``
     started: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shown: ShownFleet | None = None  # of the document; None: the controller is of an older version
+    nodes: tuple[Node, ...] = ()  # that were alive; none: the controller has not listed them, or is of an older version
+    nodes_at_s: float = 0.0  # when they were listed: Ray's head lists none while it is away
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Ids of the nodes that have not reported their gateway yet."""
+        nodes = getattr(self, "nodes", ())  # an older controller's report lacks them
+        return frozenset(node.node_id for node in nodes) - {gateway.node_id for gateway in self.gateways}
 
 
 def policy_digest(document: bytes) -> str:

@@ -58,10 +58,10 @@ class Store:  # size: one method for each thing that is done with a model
         self.folder = home / FOLDER
 
     def published(self, key: str) -> PieceFolder | None:
-        """Return a whole model; None where it is not there, or its files have other sizes."""
+        """Return a whole model; None where it is not there, its manifest is damaged, or its files have other sizes."""
         try:
             found = PieceFolder.opened(self._models(key))
-        except FileNotFoundError:
+        except (FileNotFoundError, UserInputError):
             return None
         return found if found.looks_whole() else None
 
@@ -103,7 +103,7 @@ class Store:  # size: one method for each thing that is done with a model
             shutil.rmtree(waste, ignore_errors=True)
         self._drop_older(manifest)
         if self._models(key).exists():
-            self._reopen(key)
+            self._reopen(manifest)
         known = PieceFolder.begun(self._partial(key), manifest)
         with self._room_lock():
             self._make_room(key, manifest.num_bytes - known.have_bytes, budget_bytes)
@@ -215,8 +215,9 @@ class Store:  # size: one method for each thing that is done with a model
                 with contextlib.suppress(ClusterError):
                     self.evict(stored.key)
 
-    def _reopen(self, key: str) -> None:
-        """Move a whole model whose files were changed back among the unfinished ones, and forget its wrong pieces."""
+    def _reopen(self, manifest: Manifest) -> None:
+        """Move a whole model that was damaged back among the unfinished ones, and forget its wrong pieces."""
+        key = manifest.key
         lock = FileLock.awaited(self._lock(key, "use"), PIN_S)
         if lock is None:
             raise ClusterError(
@@ -227,7 +228,7 @@ class Store:  # size: one method for each thing that is done with a model
             self._remove(self._partial(key))
             self._partial(key).parent.mkdir(parents=True, exist_ok=True)
             self._models(key).rename(self._partial(key))
-            folder = PieceFolder.opened(self._partial(key))
+            folder = PieceFolder.begun(self._partial(key), manifest)
             folder.recheck()
             for file in folder.manifest.files:
                 with contextlib.suppress(FileNotFoundError):
