@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +21,14 @@ from longboat.file_lock import FileLock
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
 from longboat.weights.pieces.manifest import Manifest
 from longboat.weights.pieces.rate import Progress
-from longboat.weights.store.piece_folder import FILES, PieceFolder, sync, write_whole
+from longboat.weights.store.piece_folder import FILES, PieceFolder, sync
 from longboat.weights.store.places import Locks, Places
+from longboat.weights.store.progress_file import ProgressFile
 
 __all__ = ("Store", "Stored")
 
 KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FOLDER: Final = "weights"
-FRESH_S: Final = 10.0
-"""Progress that was written longer ago than this belongs to a fetch that was cut."""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,10 +60,9 @@ class Store:
             return None
         return found if found.looks_whole() else None
 
-    def latest(self, source: str) -> str | None:
-        """Return the key of the whole model that was used last, of those of a source."""
-        found = [stored for stored in self.list() if stored.source == source and stored.is_whole]
-        return max(found, key=lambda stored: stored.used_at_s).key if found else None
+    def whole(self, source: str) -> list[str]:
+        """Return the keys of the whole models of a source, the last used first."""
+        return [stored.key for stored in self.list() if stored.source == source and stored.is_whole]
 
     def opened(self, key: str) -> PieceFolder | None:
         """Return a model, whole or not; None where nothing of it is there."""
@@ -99,7 +96,7 @@ class Store:
         self._places.finish_removals()
         self._drop_older(manifest)
         if self._places.models(key).exists():
-            self._reopen(key)
+            _reopen(self._places, self._locks, key)
         known = PieceFolder.begun(self._places.partial(key), manifest)
         with self._locks.room():
             self._make_room(key, manifest.num_bytes - known.have_bytes, budget_bytes)
@@ -122,25 +119,14 @@ class Store:
         folder.finish()
         target = self._places.models(folder.manifest.key)
         target.parent.mkdir(parents=True, exist_ok=True)
-        (folder.folder / "progress.json").unlink(missing_ok=True)
+        ProgressFile(folder.folder).remove()
         folder.folder.rename(target)
         os.utime(target)
         sync(target.parent)
 
-    def note_progress(self, key: str, progress: Progress) -> None:
-        """Write the progress of a fetch for other processes to read."""
-        with contextlib.suppress(OSError):  # a full disk has its own error, where pieces are written
-            write_whole(self._places.partial(key) / "progress.json", msgspec.json.encode(progress))
-
-    def progress(self, key: str) -> Progress | None:
-        """Return the progress of a fetch under way in any process."""
-        path = self._places.partial(key) / "progress.json"
-        try:
-            if time.time() - path.stat().st_mtime > FRESH_S:
-                return None
-            return msgspec.json.decode(path.read_bytes(), type=Progress)
-        except (OSError, msgspec.DecodeError):
-            return None
+    def progress(self, key: str) -> ProgressFile:
+        """Return where the process that fetches a model notes its progress for other processes."""
+        return ProgressFile(self._places.partial(key))
 
     def list(self) -> list[Stored]:
         """Return all models, the last used first."""
@@ -175,7 +161,7 @@ class Store:
             is_whole=is_whole,
             in_use=self._locks.is_used(path.name),
             used_at_s=used_at_s,
-            progress=None if is_whole else self.progress(path.name),
+            progress=None if is_whole else self.progress(path.name).read(),
         )
 
     def _drop_older(self, manifest: Manifest) -> None:
@@ -184,24 +170,6 @@ class Store:
             if stored.source == manifest.source and stored.key != manifest.key and not stored.is_whole:
                 with contextlib.suppress(ClusterError):
                     self.evict(stored.key)
-
-    def _reopen(self, key: str) -> None:
-        """Move a whole model whose files were changed back among the unfinished ones, and forget its wrong pieces."""
-        lock = self._locks.awaited(key, "use")
-        if lock is None:
-            raise ClusterError(
-                f"files of {self._places.models(key)} were changed while a replica uses them",
-                hint="stop the replicas of the model, then fetch it again",
-            )
-        with lock:
-            self._places.remove(self._places.partial(key))
-            self._places.partial(key).parent.mkdir(parents=True, exist_ok=True)
-            self._places.models(key).rename(self._places.partial(key))
-            folder = PieceFolder.opened(self._places.partial(key))
-            folder.recheck()
-            for file in folder.manifest.files:
-                with contextlib.suppress(FileNotFoundError):
-                    os.truncate(_writable(folder.path(file.path)), file.size)
 
 
 def _size(stored: Stored, rest_bytes: int) -> StoredSize:
@@ -212,6 +180,25 @@ def _size(stored: Stored, rest_bytes: int) -> StoredSize:
         used_at_s=stored.used_at_s,
         is_pinned=stored.in_use,
     )
+
+
+def _reopen(places: Places, locks: Locks, key: str) -> None:
+    """Move a whole model whose files were changed back among the unfinished ones, and forget its wrong pieces."""
+    lock = locks.awaited(key, "use")
+    if lock is None:
+        raise ClusterError(
+            f"files of {places.models(key)} were changed while a replica uses them",
+            hint="stop the replicas of the model, then fetch it again",
+        )
+    with lock:
+        places.remove(places.partial(key))
+        places.partial(key).parent.mkdir(parents=True, exist_ok=True)
+        places.models(key).rename(places.partial(key))
+        folder = PieceFolder.opened(places.partial(key))
+        folder.recheck()
+        for file in folder.manifest.files:
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(_writable(folder.path(file.path)), file.size)
 
 
 def _writable(path: Path) -> Path:
