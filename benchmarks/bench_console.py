@@ -50,7 +50,7 @@ async def serve() -> None:
         state, number = lab.gateway.state, 0
         while not ended.done():
             if state.console.is_watched(state.clock.monotonic_s()):
-                await lab.gateway.offer_view(views[number % 2])
+                await lab.gateway.steering.offer_view(views[number % 2])
             number += 1
             await asyncio.sleep(VIEW_EVERY_S)
 

@@ -62,7 +62,7 @@ NEEDS_ENGINES = ("engine", "slow", "net", "ray")
 """Groups that run as one: its files take from seconds to minutes, and are given to whichever process is free."""
 SIDE_BY_SIDE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
 """Words for pytest-xdist: tests wait for most of their time, so three processes divide their files on two cores. A file
-stays in one process, since its tests may share an engine. Files run in the order that tests/conftest.py gives them:
+stays in one process, since its tests may share an engine. Files run in the order that tests/file_order.py gives them:
 xdist would leave those with the fewest tests for the end, and they take the longest."""
 NEEDS_NOTHING = (*CHECKS, "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))

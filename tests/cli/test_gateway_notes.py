@@ -29,7 +29,7 @@ def shown(section: str) -> ShownGateway:
     ("section", "words"),
     [
         ("", "open to this node's own users only"),
-        ("auth: none, host: 0.0.0.0", "everyone who reaches the address"),
+        ("auth: none, host: 0.0.0.0", "every client that reaches the address"),
         ("auth: keys", "auth: keys, 2 known"),
         ("auth: keys, host: 0.0.0.0", "keys cross the network in clear"),
     ],

@@ -78,7 +78,7 @@ def test_a_command_that_does_not_start_is_told_so_with_what_would_start() -> Non
     """github.com/vllm-project/vllm/issues/23278."""
     command = "vllm serve openai/gpt-oss-120b --gpu-memory-utilization 0.9 --max-model-len 8192"
     (note, *_) = planned(command, "1xH100", "0.10.1")["notes"]
-    assert "vllm serve does not start as it is given: the plan adds --max-num-batched-tokens 2048" in note
+    assert "vllm serve does not start with the given options: the plan adds --max-num-batched-tokens 2048" in note
 
 
 def test_room_for_adapters_is_taken_from_the_cache() -> None:
@@ -113,7 +113,7 @@ def test_settings_that_are_not_counted_are_named() -> None:
 @pytest.mark.parametrize(
     ("command", "more", "message"),
     [
-        ("vllm serve --tensor-parallel-size 2", (), "vllm serve is given no model"),
+        ("vllm serve --tensor-parallel-size 2", (), "vllm serve names no model"),
         ("vllm serve m --tensor-parallel-size two", (), "--tensor-parallel-size 'two' is not a whole number"),
         ("vllm serve 'm", (), "the command cannot be read"),
         ("vllm serve Qwen3-8B", ("--engine-version", "new"), "--engine-version 'new' is not a version"),

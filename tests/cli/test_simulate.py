@@ -119,7 +119,7 @@ def test_a_trace_that_is_no_text_says_what_to_do(fleet: Path, tmp_path: Path, co
         (("--rate-scale", "0"), "--rate-scale 0.0 is not between"),
         (("--requests", "0"), "--requests 0"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
-        (("--fleet", "nowhere.yaml"), "nowhere.yaml cannot be read"),
+        (("--fleet", "nowhere.yaml"), "there is no file nowhere.yaml"),
         (("--model", "other"), "has no model other"),
         (("--on", "1x(2xRTX9999)"), "RTX9999"),
         (("--on", "1x(1xRTX4090)"), "2 replicas of tiny find no room"),

@@ -74,7 +74,7 @@ def test_what_silent_nodes_know_is_missing_and_said_so(
     document = json.loads(done.stdout)
     assert document["days"][0]["requests"] == requests
     assert list(document["missing_nodes"]) == list(silent)
-    assert ("without node n2" in done.stderr) == bool(silent)
+    assert ("do not include node n2" in done.stderr) == bool(silent)
     assert "COMPLETION" in longboat("usage").stdout
 
 

@@ -20,6 +20,7 @@ from longboat.cluster.host.record import born_ticks
 from longboat.cluster.node import log_bounds
 from longboat.cluster.node.gateway_process import GatewayProcess
 from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
+from longboat.cluster.node.gateway_start import GatewayStart
 from longboat.cluster.node.log_bounds import bound_logs
 from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.errors import ClusterError, UserInputError
@@ -90,7 +91,7 @@ class Node(GatewayProcess):
         from longboat.cluster.node.gateway_process import _digest
 
         record = GatewayRecord(socket="s", token="t", digest=_digest(order, redis_url), port=1)
-        self.starts.append(self._config(order, record, redis_url))
+        self.starts.append(GatewayStart(self._folder, self._node_id, self._record).config(order, record, redis_url))
         self._record.write(record)
         self.gateway = FakeGateway()
         return record
@@ -291,7 +292,7 @@ async def test_a_gateway_that_starts_slowly_is_known_by_its_pid_and_left_alone(
 ) -> None:
     slow = [sys.executable, "-c", "import sys, time; sys.stdin.read(); time.sleep(600)"]
     monkeypatch.setattr("longboat.gateway.admin.control_client.gateway_command", lambda: slow)
-    monkeypatch.setattr("longboat.cluster.node.gateway_process.START_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("longboat.cluster.node.gateway_start.START_TIMEOUT_S", 0.1)
     with pytest.raises(ClusterError, match="did not start"):
         await GatewayProcess._start(node, order(), None)
     record = RecordFile(tmp_path / "gateway").read()

@@ -49,7 +49,7 @@ def run() -> Iterator[Path]:
 
 
 def _options(**changes: object) -> RayOptions:
-    ports = {"metrics": 1, "dashboard_agent": 2, "dashboard": 3, "client": 4}
+    ports = {"metrics": 1, "dashboard_agent": 2, "dashboard": 3}
     options = RayOptions(
         role="head",
         address="10.0.0.1",
@@ -529,6 +529,7 @@ def test_two_hosts_form_a_cluster_and_a_cut_off_one_comes_back(netlab: MakeLab) 
     both = f"{one.address},{two.address}"
     nodes = _nodes_at(one, token)
     assert nodes.alive(both, 30) == both
+    assert not [line for line in one.processes().values() if "ray.util.client" in line], "a server without clients"
     env = {"RAY_ADDRESS": "10.77.0.1:6379", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     assert f"answered by {both}\n" in two.run([sys.executable, "-c", _SERVE], env=env, timeout=150).stdout
 

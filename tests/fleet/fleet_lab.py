@@ -20,7 +20,7 @@ from free_ports import free_port
 from longboat.cluster.host.record import load_record
 from netlab.lab import Host, Lab
 
-__all__ = ("COMMAND", "FleetLab", "fleet_at", "limit_memory", "wait_until")
+__all__ = ("COMMAND", "FleetLab", "environments", "fleet_at", "limit_memory", "wait_until")
 
 COMMAND = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 DEADLINE_S = 120.0
@@ -138,7 +138,7 @@ class FleetLab:
     def processes(self, **marks: str) -> list[int]:
         """Processes on this machine that belong to this run folder and carry these environment marks."""
         wanted = [f"LONGBOAT_RUN={self.folder}", *(f"{name}={value}" for name, value in marks.items())]
-        return [pid for pid, env in _environments() if all(mark in env for mark in wanted)]
+        return [pid for pid, env in environments() if all(mark in env for mark in wanted)]
 
     def stop_watching(self) -> None:
         """End the status process."""
@@ -160,7 +160,8 @@ class FleetLab:
                     os.kill(pid, signal.SIGKILL)
 
 
-def _environments() -> Iterator[tuple[int, set[str]]]:
+def environments() -> Iterator[tuple[int, set[str]]]:
+    """Yield each process of this machine with its environment."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):

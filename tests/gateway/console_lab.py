@@ -213,7 +213,7 @@ async def opened_lab(
         table = EndpointTable(version=1, models=tuple(dict.fromkeys(names)), endpoints=tuple(places), scaling=scaling)
         gateway.state.offer_table("e", table)
         if view is not None:
-            await gateway.offer_view(orjson.dumps(view))
+            await gateway.steering.offer_view(orjson.dumps(view))
         if traffic:
             sending = [
                 asyncio.create_task(_send(gateway, secrets[tenant], models[(at + user) % len(models)]))

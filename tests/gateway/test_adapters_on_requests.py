@@ -87,14 +87,14 @@ async def test_adapters_answer_under_their_own_names(adapted: list[Engine], make
 
 async def test_load_of_an_adapter_is_its_models(adapted: list[Engine], make_gateway: Any) -> None:
     gateway = await gateway_of(make_gateway, of(adapted[0], "r0"))
-    assert (await gateway.report())["model_counts"] == {}, "no model follows the load"
+    assert (await gateway.steering.report())["model_counts"] == {}, "no model follows the load"
     elastic = {"tiny": {"minimum": 0.0, "maximum": 2.0}}
     gateway.state.offer_table("f", replace(table(of(adapted[0], "r0"), version=2), scaling=elastic))
     for model in ("tiny", "red"):
         await streamed(gateway, *asked(model))
     for policy in (POLICY, replace(POLICY, adapters=())):
         push_policy(gateway, policy)
-        (counts,) = (await gateway.report())["model_counts"].values()
+        (counts,) = (await gateway.steering.report())["model_counts"].values()
         assert {model: (count["arrived"], count["ended"]) for model, count in counts.items()} == {"tiny": (2, 2)}
 
 

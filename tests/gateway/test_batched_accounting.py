@@ -262,7 +262,7 @@ async def test_running_gateway_settles_by_itself(make_upstream: Any, make_gatewa
 async def test_whoever_asks_finds_what_just_ended(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
     gateway = await make_gateway(await make_upstream())
     client = await connect(gateway)
-    asked = gateway.answers
+    asked = gateway.steering.answers
     for number in range(1, 4):
         assert (await client.post(ASK, headers=f"x-request-id: {number}\r\n")).status == 200
         assert (await asked.ask(TimelineQuery(str(number))))["request"]["status"] == 200

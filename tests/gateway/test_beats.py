@@ -74,7 +74,7 @@ async def test_a_gang_with_a_dead_rank_is_lost_and_its_streams_hear_why(
     assert "rank 1" in stream.reasons[0]
     assert stream.counted == ["heartbeat"]
     assert not upstream.ready
-    assert (await gateway.report())["lost"]
+    assert (await gateway.steering.report())["lost"]
 
 
 async def test_a_gang_that_works_again_is_used_again(gang: Gang, make_gateway: Any, make_upstream: Any) -> None:

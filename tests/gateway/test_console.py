@@ -341,10 +341,10 @@ async def test_ten_viewers_cost_one_question(gateway: Gateway, keys: dict[str, s
 async def test_fleet_is_watched_only_while_a_page_shows_it(gateway: Gateway, keys: dict[str, str]) -> None:
     browser = await signed_in(gateway, keys["viewer"])
     await browser.live("models")
-    assert not (await gateway.report())["watched"]
-    await gateway.offer_view(json.dumps(fleet_view()).encode())
+    assert not (await gateway.steering.report())["watched"]
+    await gateway.steering.offer_view(json.dumps(fleet_view()).encode())
     data = (await browser.live("fleet"))["data"]
-    assert (await gateway.report())["watched"]
+    assert (await gateway.steering.report())["watched"]
     assert data["view_age_s"] == 0
     assert gateway.state.console.view_age_s(gateway.state.clock.monotonic_s() + 60) == 60
     assert len(data["view"]["replicas"]) == 9 and data["gateway"]["ready"] == 1

@@ -222,7 +222,7 @@ async def serious(visit: Visit, rules: str) -> list[str]:
 async def test_hostile_text_stays_text(visit: Visit) -> None:
     page = visit.page
     lab = visit.lab
-    await lab.gateway.offer_view(orjson.dumps(with_hostile_names(fleet_view(models=(HOSTILE, "b", "c")))))
+    await lab.gateway.steering.offer_view(orjson.dumps(with_hostile_names(fleet_view(models=(HOSTILE, "b", "c")))))
     await visit.sign_in("operator")
     await page.wait_for_selector(".problems li.bad")
     for name in PAGES:
@@ -242,13 +242,13 @@ async def test_hostile_text_stays_text(visit: Visit) -> None:
 async def test_page_lives_with_the_fleet_and_says_when_nothing_answers(visit: Visit) -> None:
     page, lab = visit.page, visit.lab
     view = fleet_view(num_replicas=3)
-    await lab.gateway.offer_view(orjson.dumps(view))
+    await lab.gateway.steering.offer_view(orjson.dumps(view))
     await visit.sign_in("viewer")
     await page.wait_for_selector(".problems li.calm")
     row = page.locator("tr", has_text=view["replicas"][1]["replica"])
     await row.evaluate("node => { node.seen = true }")
     view["replicas"][1] |= {"phase": "failed", "detail": "rank 0 ended with signal 9"}
-    await lab.gateway.offer_view(orjson.dumps(view))
+    await lab.gateway.steering.offer_view(orjson.dumps(view))
     await page.wait_for_selector(".problems li.bad")
     assert "signal 9" in await page.inner_text(".problems")
     assert await row.evaluate("node => node.seen")  # the row itself stayed
@@ -264,7 +264,7 @@ async def test_page_lives_with_the_fleet_and_says_when_nothing_answers(visit: Vi
 async def test_large_fleet_is_drawn_quickly_and_in_place(visit: Visit) -> None:
     page, lab = visit.page, visit.lab
     view = fleet_view(64, 200)
-    await lab.gateway.offer_view(orjson.dumps(view))
+    await lab.gateway.steering.offer_view(orjson.dumps(view))
     await visit.sign_in("viewer")
     await page.wait_for_function("() => document.querySelectorAll('tbody tr').length >= 200")
     assert await page.locator(".node").count() == 64
@@ -274,7 +274,7 @@ async def test_large_fleet_is_drawn_quickly_and_in_place(visit: Visit) -> None:
     await page.evaluate(count)
     began_s = time.monotonic()
     view["replicas"][7] |= {"phase": "failed", "detail": "gone at night"}
-    await lab.gateway.offer_view(orjson.dumps(view))
+    await lab.gateway.steering.offer_view(orjson.dumps(view))
     await page.wait_for_selector("text=gone at night")
     print(f"a change was shown after {time.monotonic() - began_s:.1f} s")
     assert await page.evaluate("window.changes") < 200  # and not a table of 200 rows
@@ -409,7 +409,7 @@ async def test_model_of_the_catalog_is_started_and_ended(visit: Visit, tmp_path:
     assert order.pop("price") == {"input_per_million": 0, "output_per_million": 1.25}
     assert order == {"order": "start", "by": "operator, console", "source": "hf:Qwen/Qwen3-0.6B", "replicas": 1}
     view = fleet_view() | {"started": {"mistral-small": {"by": "ops, console", "since_s": time.time()}}}
-    await visit.lab.gateway.offer_view(orjson.dumps(view))
+    await visit.lab.gateway.steering.offer_view(orjson.dumps(view))
     state.model_orders = answering(tmp_path, {"value": {"ended": "mistral-small"}})
     page.on("dialog", lambda dialog: dialog.accept())
     await page.click("button[aria-label='End mistral-small']")
@@ -432,7 +432,7 @@ def answering(tmp_path: Path, said: dict[str, Any]) -> ModelOrders:
 async def test_log_is_live_bounded_and_stays_text(visit: Visit) -> None:
     page, daemon = visit.page, visit.lab.daemon
     daemon.log = f"{HOSTILE}\n<script>document.title='owned'</script>\n" + "x" * 300_000 + "\nthe first end\n"
-    await visit.lab.gateway.offer_view(orjson.dumps(fleet_view()))
+    await visit.lab.gateway.steering.offer_view(orjson.dumps(fleet_view()))
     await visit.sign_in("operator")
     await page.goto(f"{visit.lab.url}/models/llama-3.1-8b")
     await page.click("summary:has-text('Log')")

@@ -327,7 +327,7 @@ async def test_adapters_are_changed_as_by_the_admin_api(lab: Any) -> None:
 
 async def with_view(gateway: Gateway, keys: dict[str, str]) -> tuple[Browser, dict[str, Any]]:
     view = fleet_view(models=("tiny",))
-    await gateway.offer_view(json.dumps(view).encode())
+    await gateway.steering.offer_view(json.dumps(view).encode())
     return await signed_in(gateway, keys["operator"]), view
 
 
@@ -345,7 +345,7 @@ async def test_log_begins_with_its_end_and_goes_on_at_its_offset(lab: Any) -> No
     first, second = (question["args"] for question in asked)
     assert first[1] == "read_log" and first[5] is None
     assert second == [chosen["ranks"][1]["node"], "read_log", "tiny", chosen["replica"], 1, 77, 200]
-    assert (await gateway.report())["watched"]
+    assert (await gateway.steering.report())["watched"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 @pytest.fixture
 async def socket_path(gateway: Gateway, tmp_path: Path) -> AsyncIterator[str]:
     path = str(tmp_path / "c.sock")
-    server = ControlServer(gateway, path, "token")
+    server = ControlServer(gateway.steering, path, "token")
     await server.start()
     yield path
     await server.close()
@@ -94,7 +94,7 @@ async def test_nonsense_on_the_socket_gets_an_error(wire: bytes, socket_path: st
 
 async def test_second_gateway_does_not_take_the_socket(gateway: Gateway, socket_path: str) -> None:
     with pytest.raises(UserInputError, match="another gateway"):
-        await ControlServer(gateway, socket_path, "token").start()
+        await ControlServer(gateway.steering, socket_path, "token").start()
 
 
 async def test_stale_socket_file_is_replaced(gateway: Gateway, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_stale_socket_file_is_replaced(gateway: Gateway, tmp_path: Path) -
     left = await asyncio.start_unix_server(lambda r, w: None, path)
     left.close()
     assert os.path.exists(path)
-    server = ControlServer(gateway, path, "token")
+    server = ControlServer(gateway.steering, path, "token")
     await server.start()
     await GatewayControl(path, "token").state()
     await server.close()

@@ -112,7 +112,7 @@ async def test_gateway_that_nobody_asks_for_ends() -> None:
     await gateway.start()
     for _ in range(3):  # asking keeps it
         clock.now_s += 50
-        gateway.heard()
+        gateway.steering.heard()
         await asyncio.sleep(2 * SWEEP_S)
     assert not gateway.state.stopping
     clock.now_s += 61

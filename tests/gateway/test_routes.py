@@ -98,7 +98,7 @@ async def test_ready_says_why_not(make_gateway: Any, connect: Any) -> None:
     assert reasons == [(503, "no endpoint table yet")] + [(503, "no ready endpoint of any model")] * 2
     gateway.state.table.offer("e", table(endpoint("http://127.0.0.1:1"), version=3))
     assert (await client.get("/readyz")).status == 200
-    await gateway.drain()
+    await gateway.steering.drain()
     draining = await client.get("/readyz")
     assert (draining.status, draining.json()["reason"]) == (503, "draining")
     assert draining.headers["connection"] == "close"

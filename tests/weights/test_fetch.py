@@ -307,7 +307,7 @@ def test_all_of_a_model_is_on_the_disk_before_engines_see_it(tmp_path: Path, mon
 
 
 def test_a_process_that_makes_room_without_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longboat.weights.store.store.ROOM_S", 0.1)
+    monkeypatch.setattr("longboat.weights.store.places.ROOM_S", 0.1)
     store, path = Store(tmp_path), tmp_path / "weights" / "locks" / "room.room"
     other = FileLock.taken(path)
     assert other is not None

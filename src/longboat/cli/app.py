@@ -157,12 +157,12 @@ def drain(
     kind: Annotated[str, typer.Argument(help="What to take out: replica, node or gateway.")],
     name: Annotated[str, typer.Argument(help="MODEL/REPLICA as `status` shows it, or a node's name or address.")],
     undo: Annotated[bool, typer.Option("--undo", help="Put a gateway back into use.")] = False,
-    move: Annotated[bool, typer.Option("--move", help="Let other replicas continue running answers at once.")] = False,
+    move: Annotated[bool, typer.Option("--move", help="Move running answers to other replicas at once.")] = False,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until nothing runs there.")] = 900.0,
 ) -> None:
     """Take a replica, a node or a gateway out of use, losing no answer.
 
-    Running answers end first, or go on elsewhere.
+    Running answers end first, or continue on another replica.
     """
     from longboat.cli.fleet.drain import run_drain
 
@@ -183,7 +183,8 @@ def start(
     ] = None,
     cpus: Annotated[float | None, typer.Option("--cpus", min=0.01, max=1024, help="CPUs of one rank.")] = None,
     price: Annotated[
-        str, typer.Option("--price", metavar="IN/OUT", help="Of a million tokens: 0.5/1.5 or 0.5/1.5/EUR.")
+        str,
+        typer.Option("--price", metavar="IN/OUT", help="Price of a million tokens: 0.5/1.5 or 0.5/1.5/EUR."),
     ] = "",
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return before it is ready.")] = False,
     timeout_s: Timeout = 1800.0,
@@ -191,7 +192,7 @@ def start(
 ) -> None:
     """Serve a model that the fleet file lacks, beside the models that run.
 
-    It is planned as `up` does, and nothing else changes. The next `longboat up` asks what becomes of it.
+    It is planned as by `up`, and nothing else changes. The next `longboat up` asks what becomes of it.
     """
     from longboat.cli.model_orders.commands import run_start
 
@@ -308,11 +309,11 @@ def console(
 
 @app.command()
 def why(
-    request_id: Annotated[str, typer.Argument(help="The id of a recent request: x-request-id of its response.")],
+    request_id: Annotated[str, typer.Argument(help="Id of a recent request: x-request-id of its response.")],
     url: GatewayUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Explain where a request went, and what came of it."""
+    """Explain where a request went, and how it ended."""
     from longboat.cli.look.why import run_why
 
     run_why(request_id, url=url, as_json=as_json)
@@ -350,7 +351,7 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal.
 
-    Questions can also come from a pipe, one a line: then only the answers are printed.
+    Questions can also come from a pipe, one per line: then only the answers are printed.
     """
     from longboat.cli.chat.command import run_chat
 

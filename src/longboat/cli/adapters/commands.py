@@ -14,7 +14,7 @@ from longboat.cli.shared.command_list import CommandList
 __all__ = ("adapters_app",)
 
 adapters_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait until replicas and gateways know.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for replicas and gateways.")]
 
 
 @adapters_app.command()
@@ -30,7 +30,7 @@ def add(
     ] = None,
     timeout_s: Timeout = 120.0,
 ) -> None:
-    """Serve an adapter, or other contents of one.
+    """Serve an adapter, or new contents of one that is served.
 
     Its files are checked on every node first. Answers that are under way end with the contents they began with.
     """

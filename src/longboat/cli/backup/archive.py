@@ -137,7 +137,7 @@ def read_archive(path: Path) -> tuple[Manifest, dict[str, bytes]]:
     if manifest.fleet and not FLEET_NAME.fullmatch(manifest.fleet):
         raise UserInputError(f"{path} is of a fleet named {manifest.fleet!r}", hint="name a file of longboat backup")
     if not all(map(COMMAND.fullmatch, manifest.commands)):
-        raise UserInputError(f"{path} asks for other commands than a backup", hint="name a file of longboat backup")
+        raise UserInputError(f"{path} has commands that no backup has", hint="name a file of longboat backup")
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
     if wrong := sorted(
         name for name in sums.keys() | manifest.files.keys() if sums.get(name) != manifest.files.get(name)
@@ -152,9 +152,7 @@ def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]
         name = PurePosixPath(entry.name)
         left -= entry.size
         if not entry.isfile() or name.is_absolute() or ".." in name.parts or left < 0:
-            raise UserInputError(
-                f"{path}: {entry.name} is nothing that a backup holds", hint="name a file of longboat backup"
-            )
+            raise UserInputError(f"{path}: {entry.name} is not part of a backup", hint="name a file of longboat backup")
         file = archive.extractfile(entry)
         yield entry.name, file.read() if file else b""
 
@@ -185,7 +183,7 @@ def put_file(target: Path, content: bytes, now: str) -> Restored:
     try:
         return _put(target, content, now)
     except OSError as error:
-        hint = "make room for it, and restore once more"
+        hint = "free disk space for it, and restore again"
         raise UserInputError(f"{target} cannot be written: {error.strerror}", hint=hint) from error
 
 

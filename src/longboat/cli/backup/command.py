@@ -88,7 +88,12 @@ def restore(
     next_step = f"; longboat up {folder / manifest.fleet}.yaml serves the fleet again" if text else ""
     typer.echo(f"from {manifest.owner}, {manifest.made}{next_step}", err=True)
     if manifest.commands:
-        typer.echo("\n  ".join(["then these give models the replicas that they had:", *manifest.commands]), err=True)
+        typer.echo(
+            "\n  ".join(
+                ["then these commands give the models the numbers of replicas that they had:", *manifest.commands]
+            ),
+            err=True,
+        )
 
 
 def _line(one: Restored) -> str:

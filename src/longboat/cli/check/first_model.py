@@ -79,7 +79,7 @@ def _network() -> str:
         address = head_address()
         return f"{address} ({interface_of(address)})"
     except LongboatError:
-        return "with no address that others reach"
+        return "without an address that other machines reach"
 
 
 def choose(found: Found, users: int, model: str = "") -> Choice:

@@ -53,7 +53,7 @@ def machines_for(on: str, console: Console) -> Machines:
     if word == LIVE:
         hint = "longboat node start --head starts one; --on '2x(4xH100)' describes one"
         raise ClusterError("this machine belongs to no cluster", hint=hint)
-    title = "placed nowhere; --on here, or --on '2x(4xH100)', says whether it fits"
+    title = "placement not checked: --on here, or --on '2x(4xH100)', says whether it fits"
     return Machines(title=title, console=console, plan=lambda fleet: _plan_here(fleet, console), exist=False)
 
 

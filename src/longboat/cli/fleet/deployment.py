@@ -45,7 +45,7 @@ __all__ = ("current_policy", "deploy", "put_fleet")
 
 def deploy(session: Session, applied: Applied, console: Console) -> None:
     """Check the fleet against the cluster, and hand it to Serve where it is not what runs."""
-    with waiting(console, "asking the nodes what is on them"):
+    with waiting(console, "asking the nodes for their models, engines and ports"):
         running = _running_fleet(session, applied.fleet)
         told = controller_values(session.apps.all())
         if not applied.end_started:
@@ -209,7 +209,7 @@ def _running_fleet(session: Session, wanted: Fleet) -> Fleet | None:
 def _show_change(change: FleetDiff, is_whole: bool, console: Console) -> bool:
     """Print what will change; False when nothing does. is_whole: every model of the running fleet is deployed."""
     if change.empty and is_whole:
-        console.print("nothing to change: this fleet is what runs")
+        console.print("nothing to change: this fleet already runs")
         return False
     for line in change.lines():
         console.print(line, highlight=False)

@@ -208,7 +208,7 @@ def _does_not_start(model: str, failure: Announcement, goal: Goal) -> EngineErro
 
 def _taken_back(model: str, why: str) -> EngineError:
     return EngineError(
-        f"the update of model {model} failed and was taken back: {why}",
+        f"the update of model {model} failed and was rolled back: {why}",
         hint=f"it serves as before; longboat logs {model} shows more; fix the cause and run longboat up again",
     )
 

@@ -42,7 +42,7 @@ def said_if_unchanged(target: str, overlays: Sequence[str] = ()) -> bool:
         return False
     if report is None:
         return False
-    print("nothing to change: this fleet is what runs")
+    print("nothing to change: this fleet already runs")
     for gateway in report.gateways:
         print(f"ready  {gateway.url}/v1  on {gateway.hostname}")
     for gateway in gateways_here(report.gateways)[:1]:

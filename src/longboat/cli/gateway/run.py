@@ -265,8 +265,8 @@ def _who(wanted: Wanted) -> str:
     if not wanted.is_open:
         return f"for {len(wanted.policy.keys)} keys"
     if is_loopback(wanted.gateway.host):
-        return "for everyone on this machine only: no keys are required (--keys FILE)"
-    return "for everyone who reaches it: no keys are required"
+        return "for every user of this machine: no keys are required (--keys FILE requires them)"
+    return "for every client that reaches it: no keys are required"
 
 
 def _address(engine: Watched) -> str:

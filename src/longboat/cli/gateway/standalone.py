@@ -171,7 +171,7 @@ def _override(data: dict[str, Plain], options: AloneOptions, written: dict[str, 
     host = section.get("host", "127.0.0.1")
     if section.get("auth") is None and isinstance(host, str) and _is_open(host):
         what = f"{host} is open to other machines, and no keys are required"
-        hint = "--keys FILE asks for keys; --auth none lets everyone in who reaches it; --host 127.0.0.1 keeps it here"
+        hint = "--keys FILE asks for keys; --auth none admits every client; --host 127.0.0.1 keeps it here"
         yield Problem(where=written.get("gateway.host", "gateway.host"), what=what, hint=hint)
     data["gateway"] = section
 

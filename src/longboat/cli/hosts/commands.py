@@ -31,7 +31,7 @@ def up(file: File = Path("hosts.yaml"), dry_run: DryRun = False) -> None:
 
 @cluster_app.command()
 def upgrade(file: File = Path("hosts.yaml"), dry_run: DryRun = False) -> None:
-    """Bring another release to a running cluster, node by node.
+    """Install another release on a running cluster, node by node.
 
     Nodes restart one after the other, the head last; running answers move to other nodes first.
     """
@@ -80,10 +80,10 @@ def bundle(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that does not exist yet, or is empty.")],
     wheel: Annotated[Path, typer.Option(help="Longboat's wheel.")],
     engine: Annotated[
-        list[str] | None, typer.Option(metavar="ENGINE[@VERSION]", help="Engine to bring; repeatable.")
+        list[str] | None, typer.Option(metavar="ENGINE[@VERSION]", help="Engine to include; repeatable.")
     ] = None,
     platform: Annotated[str, typer.Option(help="cpu or cuda, for the engines.  [default: what this machine has]")] = "",
-    with_python: Annotated[bool, typer.Option("--with-python", help="Bring Python too, as uv installs it.")] = False,
+    with_python: Annotated[bool, typer.Option("--with-python", help="Include Python, as uv installs it.")] = False,
     python: Annotated[str, typer.Option(help="Python of the hosts.")] = "3.11",
 ) -> None:
     """Collect in one folder what hosts without a network need."""

@@ -126,7 +126,7 @@ def _change(file: Path | None, in_file: Callable[[KeyBook], KeyBook], in_fleet: 
         num_informed, num_all = wait_for_gateways(session, in_fleet(session))
     if num_informed < num_all or not num_all:
         typer.echo(
-            f"{num_informed} of {num_all} gateways know of it yet; the others will as soon as they are heard", err=True
+            f"{num_informed} of {num_all} gateways know of it so far; the others will when they report again", err=True
         )
 
 

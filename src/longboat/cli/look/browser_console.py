@@ -41,8 +41,8 @@ def _how(session: dict[str, Any]) -> str:
     if provider["here"]:
         return f"Sign in with {provider['name']}, the secret of an admin, or a tenant's key."
     return (
-        f"{_HOW}\n{provider['name']} sends no browser back to this address: to sign in there, open {provider['url']}, "
-        "or add this address to gateway.sign_in.console_urls."
+        f"{_HOW}\n{provider['name']} does not send browsers back to this address: to sign in there, "
+        f"open {provider['url']}, or add this address to gateway.sign_in.console_urls."
     )
 
 

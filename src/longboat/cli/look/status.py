@@ -175,7 +175,7 @@ def _print_limits(console: Console, limits: list[dict[str, Any]], silent: Mappin
     if limits:
         console.print(limit_table(limits), markup=False, highlight=False)
     for node, why in silent.items():
-        words = f"what is left of today's limits: without node {node}: {why}" if node else f"limits of today: {why}"
+        words = f"today's limits do not include node {node}: {why}" if node else f"limits of today: {why}"
         console.print(words, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 

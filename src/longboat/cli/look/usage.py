@@ -66,7 +66,7 @@ def run_usage(*, num_days: int, form: str = "table") -> None:
         case _:
             _print(rows, limits, first.isoformat())
     for node, why in silent.items():
-        print(f"warning: without node {node}: {why}", file=sys.stderr, flush=True)
+        print(f"warning: the counts do not include node {node}: {why}", file=sys.stderr, flush=True)
 
 
 def _print(rows: list[dict[str, Any]], limits: list[dict[str, Any]], first_day: str) -> None:

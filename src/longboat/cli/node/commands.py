@@ -47,7 +47,7 @@ def start(
 ) -> None:
     """Start a cluster with this machine as its head, or join one.
 
-    Without options, the machine becomes again what it was: head or worker of the same cluster.
+    Without options, the machine takes its former role again: head or worker of the same cluster.
     """
     from longboat.cluster.host.ray_command import parse_labels
     from longboat.cluster.host.ray_node import NodeRequest, start_node
@@ -61,7 +61,7 @@ def start(
         _up(resume_node(on_progress=_progress()), block=block)
         return
     if bool(join) == (head or local):
-        raise UserInputError("say which: a new cluster, or one to join", hint="--head, --local, or --join ADDRESS")
+        raise UserInputError("choose a new cluster, or one to join", hint="--head, --local, or --join ADDRESS")
     if join and port is not None:
         raise UserInputError(
             "--port belongs to a head; the port of --join is part of its address",
@@ -87,7 +87,7 @@ def start(
 @node_app.command()
 def stop(
     keep_state: Annotated[
-        bool, typer.Option("--keep-state", help="Keep what the node was, to resume it with `node start`.")
+        bool, typer.Option("--keep-state", help="Keep the node's role and state; `node start` resumes them.")
     ] = False,
 ) -> None:
     """Stop Ray, engines and the gateway on this machine."""
@@ -99,7 +99,9 @@ def stop(
     if stop_node(keep_state=keep_state):
         print("the node is stopped")
     else:
-        print("the node did not run; it is forgotten" if was_known and not keep_state else "no node was running here")
+        print(
+            "the node did not run; its record is gone" if was_known and not keep_state else "no node was running here"
+        )
 
 
 def _up(record: ClusterRecord, *, block: bool) -> None:

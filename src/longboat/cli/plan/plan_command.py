@@ -109,8 +109,8 @@ def whole_values(
 def _check_any_of(wanted: Wanted) -> None:
     if wanted.chart or wanted.write or wanted.commands or wanted.offload or wanted.what_if != NOTHING_ELSE:
         raise UserInputError(
-            "--chart, --write, --commands, --offload, --speculation, --apart and --kv-tier are of one plan, and "
-            "several kinds of machines are compared",
+            "--chart, --write, --commands, --offload, --speculation, --apart and --kv-tier belong to one plan, "
+            "and --on compares several kinds of machines",
             hint="plan for the kind that you choose: --on '2x(8xH100), net=25GbE'",
         )
 
@@ -123,7 +123,7 @@ def _check_offload(request: PlanRequest, wanted: Wanted) -> None:
         )
     if request.engine not in ("", "llamacpp", "llama.cpp"):
         raise UserInputError(
-            f"--offload is of llama.cpp, and --engine {request.engine} keeps nothing in RAM",
+            f"--offload needs llama.cpp: --engine {request.engine} keeps nothing in RAM",
             hint="leave --engine out, or leave --offload out",
         )
     if wanted.chart or wanted.write or wanted.commands or wanted.what_if != NOTHING_ELSE:

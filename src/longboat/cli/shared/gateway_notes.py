@@ -21,11 +21,11 @@ def auth_line(gateway: ShownGateway, num_keys: int) -> str:
     """Say who may use the models."""
     if gateway.auth == "keys":
         is_clear = not gateway.has_tls and not gateway.is_local
-        warning = "; without gateway.tls keys cross the network in clear" if is_clear else ""
+        warning = "; without gateway.tls, keys cross the network in clear text" if is_clear else ""
         return f"auth: keys, {num_keys} known{warning}"
     if gateway.is_local:
         return f"auth: none; {gateway.host} is open to this node's own users only"
-    return "auth: none; everyone who reaches the address may use the models"
+    return "auth: none; every client that reaches the address may use the models"
 
 
 def key_note(fleet: Fleet, report: FleetReport) -> str:

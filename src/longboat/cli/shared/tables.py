@@ -46,7 +46,7 @@ def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType
     parts: list[RenderableType] = [replicas, gateway_table(report.gateways)]
     parts += [Text(line, style="dim") for line in resume_lines(report.replicas)]
     parts += [Text(f"~ {model} is being updated", style="cyan") for model in report.updating]
-    back = (f"{model}: its update failed and was taken back: {why}" for model, (_, why) in report.taken_back.items())
+    back = (f"{model}: its update failed and was rolled back: {why}" for model, (_, why) in report.taken_back.items())
     parts += [Text(f"! {problem}", style="yellow") for problem in (*back, *report.problems)]
     return Group(*parts)
 

@@ -23,7 +23,7 @@ from longboat.folders import home_folder, node_folder
 __all__ = ("DEFAULT_PORT", "NodeRequest", "PortClaims", "decide", "taken_ports", "token_path")
 
 DEFAULT_PORT = 6379
-_PREFERRED_PORTS = {"metrics": 9091, "dashboard_agent": 52365, "dashboard": 8265, "client": 10001}
+_PREFERRED_PORTS = {"metrics": 9091, "dashboard_agent": 52365, "dashboard": 8265}
 _WORKER_PORTS = ("metrics", "dashboard_agent")
 _OTHER_PORTS = range(20_000, 32_768)
 """Where a preferred port is taken; Linux gives none of these to outgoing connections while Ray starts."""
@@ -106,9 +106,7 @@ def decide(request: NodeRequest, run: Path, claims: PortClaims) -> RayOptions:
     token = token_path(request.token_file) if request.token_file or not request.is_local else run / "token"
     _ensure_token(token, may_make=role == "head")
     storage = (Path(request.storage) if request.storage else node_folder(run) / "gcs") / gcs_address.replace(":", "_")
-    purposes = (
-        ("metrics", "dashboard_agent", "dashboard", "client") if role == "head" else ("metrics", "dashboard_agent")
-    )
+    purposes = ("metrics", "dashboard_agent", *(("dashboard",) if role == "head" else ()))
     return RayOptions(
         role="head" if role == "head" else "worker",
         address=address,

@@ -56,7 +56,7 @@ class RayOptions:
     role: ``head`` | ``worker``; address: by which the others reach this node
     gcs_address: ``ADDRESS:PORT`` of the cluster, on the head its own
     run: the node's run folder; temp_dir: Ray's folder of sockets and logs; storage: the head's durable state
-    ports: purpose → port: ``metrics``, ``dashboard_agent``, and on the head ``dashboard``, ``client``
+    ports: purpose → port: ``metrics``, ``dashboard_agent``, and on the head ``dashboard``
     is_local: for this machine only: worker processes take any free ports, so that several clusters fit on it
     num_cpus, num_gpus: None lets Ray count
     """
@@ -121,7 +121,6 @@ def _head_flags(options: RayOptions) -> list[str]:
         "--include-dashboard": "true",
         "--dashboard-host": options.address,
         "--dashboard-port": str(options.ports["dashboard"]),
-        "--ray-client-server-port": str(options.ports["client"]),
     }
     return ["--head", "--no-monitor", *(word for pair in flags.items() for word in pair)]
 

@@ -1,5 +1,7 @@
 """Runs ``ray start`` with more patience: Ray gives its raylet 30 s to register, too few on a very busy machine.
 
+A head starts no server for ``ray://`` clients: it would take 90 MB, a port, and a second of a core for its start.
+
 usage: python -m longboat.cluster.host.ray_start [--standby] WORDS OF ray start
 
 With ``--standby`` it loads Ray and waits for a line on its input; it ends without one.
@@ -148,6 +150,7 @@ def main() -> None:
 
     own = os.getpid()
     services.get_node = patient(services.get_node, lambda: child_named(own, "raylet") is not None)
+    scripts.get_ray_client_dependency_error = lambda: "no server for ray:// clients"  # Longboat connects as a driver
     words = sys.argv[1:]
     if words[:1] == [STANDBY]:
         del words[0]

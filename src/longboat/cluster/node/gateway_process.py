@@ -7,43 +7,29 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import signal
 import socket
-import subprocess
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 from longboat.cluster.host.record import born_ticks
-from longboat.cluster.node.door_client import door_path
 from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
+from longboat.cluster.node.gateway_start import START_TIMEOUT_S, GatewayStart
 from longboat.cluster.protocol.messages import GatewayReport, GatewaySettings, NodeOrder
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.core.table_changes import TableKeeper
-from longboat.folders import home_folder, owner_name
 from longboat.spec.secrets import read_secret
-
-if TYPE_CHECKING:
-    from longboat.gateway.config import GatewayConfig
 
 __all__ = ("GatewayProcess",)
 
-START_TIMEOUT_S = 15.0
 CONTROL_TIMEOUT_S = 3.0
-ORPHAN_GRACE_S = 60.0
 HANG_S = 10.0
 """A gateway that runs and answers nothing for this long hangs. A busy one answers now and then."""
 
-DETACH = 'exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
-"""The shell leaves the gateway behind without a parent: neither this actor's end nor Ray's clean-up takes it along.
 
-It writes the gateway's pid, and the gateway writes to the shell's standard error.
-"""
-
-
-class GatewayProcess:  # size: one process from its start to its end, and what is sent to it
+class GatewayProcess:
     """The gateway of one node. The record file lets the next daemon find and adopt it."""
 
     def __init__(self, folder: Path, node_id: str, address: str) -> None:
@@ -185,90 +171,8 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
         return GatewayControl(record.socket, record.token)
 
     async def _start(self, order: NodeOrder, redis_url: str | None) -> GatewayRecord:
-        from longboat.gateway.admin.control_client import gateway_command, gateway_stdin
-
-        record = GatewayRecord(
-            socket=str(self._folder / f"control-{secrets.token_hex(4)}.sock"),
-            token=secrets.token_urlsafe(24),
-            digest=_digest(order, redis_url),
-            port=order.gateway.port,
-        )
-        config = gateway_stdin(self._config(order, record, redis_url))
-        output = self._folder / "gateway.log"
-        begin = output.stat().st_size if output.exists() else 0  # what stands before says why the last one ended
-        with output.open("ab") as log, _detached(gateway_command(), log) as process:
-            try:
-                record = await self._handed_over(process, record, config)
-            except BaseException:  # the end of the block would wait for the shell, and nothing else would run meanwhile
-                process.kill()
-                raise
-        await self._wait_listening(output, begin)
-        return record
-
-    async def _handed_over(
-        self, process: subprocess.Popen[bytes], record: GatewayRecord, config: bytes
-    ) -> GatewayRecord:
-        """Give the gateway that the shell leaves behind its settings. Return its record, which is on the disk then."""
-        assert process.stdin is not None and process.stdout is not None
-        pid = int(await asyncio.to_thread(process.stdout.readline) or 0)
-        record = replace(record, pid=pid, born=born_ticks(pid))
-        self._record.write(record)  # before it has its settings and runs: the next daemon must find it
-        process.stdin.write(config)
-        process.stdin.close()
-        await asyncio.to_thread(process.wait, 10.0)
-        return record
-
-    def _config(self, order: NodeOrder, record: GatewayRecord, redis_url: str | None) -> GatewayConfig:
-        import msgspec
-
-        from longboat.core.policy import Policy
-        from longboat.gateway.config import GatewayConfig
-
-        settings = order.gateway
-        return GatewayConfig(
-            host=settings.host,
-            port=settings.port,
-            processes=settings.processes,
-            control_socket=record.socket,
-            control_token=record.token,
-            fleet=order.fleet,
-            node=self._node_id,
-            orphan_grace_s=ORPHAN_GRACE_S,
-            tls_certificate=settings.tls_certificate,
-            tls_key=settings.tls_key,
-            access_log=str(self._folder / "access.log") if settings.access_log else None,
-            access_log_max_bytes=settings.access_log_max_bytes,
-            access_log_keep=settings.access_log_keep,
-            tracing_endpoint=settings.tracing_endpoint,
-            tracing_sample_ratio=settings.tracing_sample_ratio,
-            redis_url=redis_url,
-            daemon_socket=str(door_path(self._folder.parent)),
-            state_folder=str(self._state_folder(order.fleet)),
-            policy=msgspec.json.decode(order.policy, type=Policy),
-        )
-
-    def _state_folder(self, fleet: str) -> Path:
-        """Return a folder that outlives a boot, and that is this node's own where nodes share their home folder."""
-        folder = home_folder() / "gateway" / f"{fleet}-{owner_name(self._folder)}"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            hint = "set LONGBOAT_HOME to a folder of your own"
-            raise ClusterError(f"{folder} cannot be created: {error.strerror}", hint=hint) from error
-        return folder
-
-    async def _wait_listening(self, output: Path, begin: int) -> None:
-        """Wait for the gateway whose output starts at ``begin``. Raises ClusterError where it does not come up."""
-        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
-        while asyncio.get_running_loop().time() < deadline:
-            text = _text_from(output, begin)
-            if '"listening"' in text:
-                return
-            if "error" in text.lower() or "in use" in text:
-                break
-            await asyncio.sleep(0.02)
-        last = _text_from(output, begin).strip().splitlines()[-1:] or ["no output"]
-        raise ClusterError(f"the gateway of {socket.gethostname()} did not start: {last[0]}", hint=f"see {output}")
+        begun = GatewayStart(self._folder, self._node_id, self._record)
+        return await begun.run(order, redis_url, _digest(order, redis_url))
 
     def _report(self, order: NodeOrder, state: dict[str, Any], trouble: str) -> GatewayReport:
         return GatewayReport(
@@ -290,27 +194,6 @@ class GatewayProcess:  # size: one process from its start to its end, and what i
             model_counts=state.get("model_counts", {}),
             problem=trouble if state else "its control socket does not answer",
         )
-
-
-def _text_from(output: Path, begin: int) -> str:
-    with output.open("rb") as log:
-        if log.seek(0, os.SEEK_END) < begin:  # it was rotated meanwhile
-            begin = 0
-        log.seek(begin)
-        return log.read().decode(errors="replace")
-
-
-def _detached(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the shell that leaves a gateway behind and ends at once; its standard output has the gateway's pid."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", DETACH, "sh", *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        start_new_session=True,
-        cwd="/",
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
 
 
 def _redis_url(settings: GatewaySettings) -> tuple[str | None, LongboatError | None]:

@@ -195,7 +195,7 @@ def _in_store(source: str) -> PathFinding | None:
     from longboat.weights.store.store import Store
 
     store = Store(home_folder())
-    key = store.latest(source)
+    key = next(iter(store.whole(source)), None)
     if key is None or is_gguf(source):
         return PathFinding(exists=True) if key else None
     found = _path(str(store.engine_path(key)))

@@ -6,24 +6,19 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Mapping
 from typing import Any, cast
 
 from longboat.clock import WALL, until_tick_s
 from longboat.core.clock import Clock
 from longboat.core.errors import UserInputError
-from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_socket import ControlServer
-from longboat.gateway.admin.node_view import Answers, LocalAnswers, make_node
+from longboat.gateway.admin.node_view import make_node
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import SWEEP_S, GatewayConfig
-from longboat.gateway.limits.lease_document import decode_shares
-from longboat.gateway.limits.leased_counters import LeasedCounters
 from longboat.gateway.process.listener_certificate import ListenerCertificate
 from longboat.gateway.process.services import Services
-from longboat.gateway.records.model_counts import counts_by_model
+from longboat.gateway.process.steering import Steering
 from longboat.gateway.requests.connection import ClientConnection
-from longboat.routing.capacity.shares import written_demands
 
 __all__ = ("Gateway", "serve_until_stopped")
 
@@ -40,23 +35,26 @@ _SOCKET = (  # the listener's options, which Linux copies to every connection th
 )
 
 
-class Gateway:  # size: the calls of the control socket, and the life of the process
-    """Serves clients in this process. Answers the control socket through the ``Steered`` methods."""
+class Gateway:
+    """The life of one process that serves clients. ``steering`` answers its control socket."""
 
     def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
         self.state = GatewayState(config, clock)
         self._clock = clock
-        self.state.node = make_node(self.state, self)
-        self.answers: Answers = LocalAnswers(self.state)
+        self.steering = Steering(self.state, clock, stop=self.stop)
+        self.state.node = make_node(self.state, self.steering)
         self._services = Services(self.state)
-        self.port = config.port
         self.stopped = asyncio.Event()
         self._certificate = ListenerCertificate(config, clock)
-        self._base_models: dict[str, str] = {}  # adapter → its model, removed ones included
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._opener: asyncio.Task[None] | None = None
         self._stopper: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that the gateway listens on."""
+        return self.steering.port
 
     async def start(self) -> None:
         """Listen. Raise UserInputError where the address cannot be used."""
@@ -80,7 +78,7 @@ class Gateway:  # size: the calls of the control socket, and the life of the pro
                     queue.listen(_BACKLOG)
         except OSError as error:
             raise listen_error(config.host, config.port, error) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.steering.port = self._server.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep_forever())
         self._opener = loop.create_task(self._accept(self._server))
 
@@ -100,97 +98,12 @@ class Gateway:  # size: the calls of the control socket, and the life of the pro
         # it has a protocol's methods, and is compiled without the base class
         return cast("asyncio.Protocol", ClientConnection(self.state))
 
-    # the control socket's calls
-
-    async def offer_table(self, epoch: str, table: EndpointTable) -> bool:
-        return self.state.offer_table(epoch, table)
-
-    async def offer_policy(self, document: bytes) -> bool:
-        return self.state.offer_policy(document)
-
-    async def offer_view(self, document: bytes) -> None:
-        self.state.console.offer_view(document, self._clock.monotonic_s())
-
-    async def report(self) -> dict[str, Any]:
-        state = self.state
-        return {
-            "pid": os.getpid(),
-            "version": state.table.version,
-            "epoch": state.table.epoch,
-            "host": state.config.host,
-            "port": self.port,
-            "in_flight": state.in_flight,
-            "requests_total": state.requests_total,
-            "connections": len(state.connections),
-            "held_bytes": state.held_bytes,
-            "fleet": state.config.fleet,
-            "node": state.config.node,
-            "uptime_s": round(self._clock.monotonic_s() - state.started_s, 3),
-            "draining": state.draining,
-            "stopping": state.stopping,
-            "models": list(state.table.models),
-            "policy_digest": state.live.digest,
-            "waiting": sum(pool.num_waiting for pool in state.table.pools()),
-            "demands": state.table.demands(),
-            "ready": sum(upstream.ready for upstream in state.table.upstreams()),
-            "lost": {upstream.key: upstream.lost for upstream in state.table.upstreams() if upstream.lost},
-            "tenant_demands": written_demands(state.table.tenant_demands()),
-            "model_counts": self._model_counts(),
-            "log_lines_dropped": state.accounting.access_log.num_dropped if state.accounting.access_log else 0,
-            "processes": [os.getpid()],
-            "watched": state.console.is_watched(self._clock.monotonic_s()),
-        }
-
-    def _model_counts(self) -> dict[str, dict[str, Any]]:
-        """Return what this process counted, by its number; nothing where no model follows the load."""
-        state, table = self.state, self.state.table.table
-        if table is None or not table.follows_load:
-            return {}
-        state.accounting.flush()
-        parked = {pool.model: len(pool.parked) for pool in state.table.pools() if pool.parked}
-        priorities = {tenant.name: tenant.priority for tenant in state.live.policy.tenants}
-        found = counts_by_model(state.metrics.series_counts(), parked, priorities, self._model_of)
-        return {str(os.getpid()): found}
-
-    def _model_of(self, name: str) -> str:
-        """Return the model whose replicas serve a name, also where the name is of an adapter that was removed."""
-        if base := self.state.table.adapted_by(name):
-            self._base_models[name] = base
-        elif name in self.state.table.models:
-            return name
-        return self._base_models.get(name, name)
-
-    async def wakes(self, timeout_s: float) -> list[str]:
-        """Return the sleeping models that requests asked for, as soon as there is one."""
-        return await self.state.table.wakes.wait(timeout_s)
-
-    async def leases(self, document: bytes) -> Mapping[str, Any]:
-        """Take new shares of the limits; report what is counted and wanted."""
-        counters = self.state.accounting.counters
-        if not isinstance(counters, LeasedCounters):
-            return {}
-        return counters.take(*decode_shares(document), self._clock.unix_s())
-
-    async def drain(self) -> None:
-        """Become unready; requests are still served, each on a connection that then closes."""
-        self.state.draining = True
-
-    async def undrain(self) -> None:
-        """Become ready again, unless the gateway stops."""
-        self.state.draining = self.state.stopping
-
     def stop(self, deadline_s: float | None = None) -> None:
         """Accept nothing new, let running requests finish until the deadline, then end."""
         if self._stopper is None:
             self.state.draining = self.state.stopping = True
             limit_s = self.state.limits.stop_deadline_s if deadline_s is None else deadline_s
             self._stopper = asyncio.get_running_loop().create_task(self._stop(limit_s))
-
-    def heard(self) -> None:
-        """Note that the owner of the control token called."""
-        self.state.last_contact_s = self._clock.monotonic_s()
-
-    # the end
 
     async def _stop(self, deadline_s: float) -> None:
         state = self.state
@@ -267,7 +180,7 @@ async def serve_until_stopped(config: GatewayConfig, announce: Any) -> None:
     """
     gateway = Gateway(config)
     await gateway.start()
-    control = ControlServer(gateway, config.control_socket, config.control_token)
+    control = ControlServer(gateway.steering, config.control_socket, config.control_token)
     await control.start()
     stop_on_signals(gateway.stop)
     announce(gateway.port)

@@ -73,7 +73,7 @@ class Fetcher:  # size: the state of one fetch, most of it counts
         """
         with ThreadPoolExecutor(self._options.parallel, thread_name_prefix="weights") as pool:
             try:
-                while not self._folder.is_whole:
+                while not self._folder.record.is_whole:
                     self._take_turn(pool)
                     self._collect()
                     self._report()
@@ -93,7 +93,7 @@ class Fetcher:  # size: the state of one fetch, most of it counts
         answer = self._ask(room)
         running = {order.piece for order in self._running.values()}
         for order in answer.orders:
-            if order.piece not in running and not self._folder.has(order.piece):
+            if order.piece not in running and not self._folder.record.has(order.piece):
                 self._running[pool.submit(self._fetch, order)] = order
 
     def _ask(self, room: int) -> Answer:
@@ -180,7 +180,7 @@ class Fetcher:  # size: the state of one fetch, most of it counts
         refused = isinstance(self._error, RefusedError) and waited_s > patience_s and not self._running
         if not refused and waited_s < self._options.patience_s:
             return
-        kept = f"{len(self._folder.hashes())} of {len(self._folder.pieces)} pieces are kept"
+        kept = f"{len(self._folder.record.present())} of {len(self._folder.pieces)} pieces are kept"
         again = "then run it again: the fetch continues where it was"
         if self._error is None:
             raise TransferError(

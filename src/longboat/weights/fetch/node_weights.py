@@ -99,7 +99,7 @@ class NodeWeights:
 
     def _older(self, source: str) -> HeldWeights | None:
         """Return the whole model of a source that was used last; None where there is none."""
-        keys = (stored.key for stored in self.store.list() if stored.source == source and stored.is_whole)
+        keys = self.store.whole(source)
         return next((held for key in keys if (held := self._held(key, source)) is not None), None)
 
     def _held(self, key: str, source: str) -> HeldWeights | None:
@@ -116,7 +116,7 @@ class NodeWeights:
         client = NodeClient(self._swarm.token) if self._swarm else None
 
         def report(progress: Progress) -> None:
-            self.store.note_progress(manifest.key, progress)
+            self.store.progress(manifest.key).write(progress)
             on_progress(progress)
 
         try:
@@ -129,6 +129,6 @@ class NodeWeights:
 
     def _wait(self, manifest: Manifest, on_progress: Callable[[Progress], None]) -> None:
         """Wait a moment for the process that fetches."""
-        if progress := self.store.progress(manifest.key):
+        if progress := self.store.progress(manifest.key).read():
             on_progress(progress)
         time.sleep(LOOK_EVERY_S)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -20,24 +19,26 @@ import msgspec
 
 from longboat.core.errors import ClusterError, TransferError
 from longboat.weights.pieces.manifest import Manifest, Piece, pieces_of, read_manifest
+from longboat.weights.store.piece_record import PieceRecord, write_at
 
 __all__ = ("FILES", "PieceFolder")
 
 FILES: Final = "files"
-HASH_BYTES: Final = 32
-MISSING: Final = bytes(HASH_BYTES)
 HASH_THREADS = min(8, os.cpu_count() or 1)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class PieceFolder:  # size: one class keeps the record of pieces and the files that it speaks of together
-    """The pieces of one model on this node. Several threads may write pieces at the same time."""
+class PieceFolder:
+    """The pieces of one model on this node: their files, and ``record``, which says what the files hold.
+
+    Several threads may write pieces at the same time.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self.pieces = pieces_of(manifest)
-        self._hashes = self._read_hashes()
+        self.record = PieceRecord(folder / "pieces", len(self.pieces))
 
     @classmethod
     def opened(cls, folder: Path) -> PieceFolder:
@@ -54,7 +55,7 @@ class PieceFolder:  # size: one class keeps the record of pieces and the files t
             if not path.exists() or path.read_bytes() != text:  # a power cut leaves an empty one
                 write_whole(path, text)
             found = cls(folder, manifest)
-            if found._boot() != _boot_id():
+            if _text_of(folder / "boot") != _boot_id():
                 found.recheck()
                 write_whole(folder / "boot", _boot_id().encode())
         except OSError as error:
@@ -64,26 +65,7 @@ class PieceFolder:  # size: one class keeps the record of pieces and the files t
     @property
     def have_bytes(self) -> int:
         """Bytes of the pieces that are there."""
-        return sum(piece.length for piece in self.pieces if self._hashes[piece.index] != MISSING)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no piece is missing."""
-        return MISSING not in self._hashes
-
-    def has(self, index: int) -> bool:
-        """Return whether a piece is there, also where another process has fetched it meanwhile."""
-        if self._hashes[index] == MISSING:
-            self._hashes[index] = self._noted(index)
-        return self._hashes[index] != MISSING
-
-    def is_noted(self, index: int) -> bool:
-        """Return whether the record on the disk has a piece: another process may have forgotten it."""
-        return self._noted(index) != MISSING
-
-    def hashes(self) -> dict[int, str]:
-        """Return the SHA-256 of each piece that is there."""
-        return {index: value.hex() for index, value in enumerate(self._hashes) if value != MISSING}
+        return sum(self.pieces[index].length for index in self.record.present())
 
     def path(self, name: str) -> Path:
         """Return where a file of the manifest is."""
@@ -96,23 +78,22 @@ class PieceFolder:  # size: one class keeps the record of pieces and the files t
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                _write_at(descriptor, data, piece.offset)
+                write_at(descriptor, data, piece.offset)
             finally:
                 os.close(descriptor)
-            self._note(piece.index, bytes.fromhex(sha256))
+            self.record.note(piece.index, bytes.fromhex(sha256))
         except OSError as error:
             raise _disk_error(error, self.folder) from None
 
     def recheck(self) -> tuple[str, ...]:
         """Read every piece that should be there, forget the wrong ones, and return the names of their files."""
         wrong = self.wrong_pieces()
-        for piece in wrong:
-            self._note(piece.index, MISSING)
+        self.record.forget(piece.index for piece in wrong)
         return tuple(dict.fromkeys(piece.path for piece in wrong))
 
     def wrong_pieces(self) -> tuple[Piece, ...]:
         """Read every piece that should be there and return those whose bytes have another hash."""
-        noted = [piece for piece in self.pieces if self._hashes[piece.index] != MISSING]
+        noted = [self.pieces[index] for index in self.record.present()]
         with ThreadPoolExecutor(HASH_THREADS) as pool:
             checked = zip(noted, pool.map(self._is_right, noted), strict=True)
             return tuple(piece for piece, is_right in checked if not is_right)
@@ -138,7 +119,7 @@ class PieceFolder:  # size: one class keeps the record of pieces and the files t
             found = pool.map(lambda file: _sha256_of(self.path(file.path)), named)
             wrong = [file.path for file, sha256 in zip(named, found, strict=True) if sha256 != file.sha256]
             if wrong:
-                self._forget_files(wrong)
+                self.record.forget(piece.index for piece in self.pieces if piece.path in wrong)
                 raise TransferError(
                     f"{', '.join(wrong)} of {self.manifest.source} has another hash than the source names",
                     hint="the file or its hash in the source is wrong; upload it again",
@@ -157,49 +138,13 @@ class PieceFolder:  # size: one class keeps the record of pieces and the files t
         for path in (*records, *folders):
             sync(path)
 
-    def _forget_files(self, names: Iterable[str]) -> None:
-        chosen = set(names)
-        for piece in self.pieces:
-            if piece.path in chosen:
-                self._note(piece.index, MISSING)
-
     def _is_right(self, piece: Piece) -> bool:
         try:
             with self.path(piece.path).open("rb") as file:
                 file.seek(piece.offset)
-                return hashlib.sha256(file.read(piece.length)).digest() == self._hashes[piece.index]
+                return hashlib.sha256(file.read(piece.length)).digest() == self.record[piece.index]
         except OSError:
             return False
-
-    def _note(self, index: int, value: bytes) -> None:
-        descriptor = os.open(self.folder / "pieces", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            _write_at(descriptor, value, index * HASH_BYTES)
-        finally:
-            os.close(descriptor)
-        self._hashes[index] = value
-
-    def _noted(self, index: int) -> bytes:
-        try:
-            with (self.folder / "pieces").open("rb") as file:
-                file.seek(index * HASH_BYTES)
-                return file.read(HASH_BYTES).ljust(HASH_BYTES, b"\0")
-        except OSError:
-            return MISSING
-
-    def _read_hashes(self) -> list[bytes]:
-        try:
-            raw = (self.folder / "pieces").read_bytes()
-        except FileNotFoundError:
-            raw = b""
-        raw = raw.ljust(len(self.pieces) * HASH_BYTES, b"\0")
-        return [raw[index * HASH_BYTES : (index + 1) * HASH_BYTES] for index in range(len(self.pieces))]
-
-    def _boot(self) -> str:
-        try:
-            return (self.folder / "boot").read_text()
-        except FileNotFoundError:
-            return ""
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -225,11 +170,12 @@ def _boot_id() -> str:
         return "unknown"
 
 
-def _write_at(descriptor: int, data: bytes, offset: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(descriptor, rest, offset)
-        rest, offset = rest[written:], offset + written
+def _text_of(path: Path) -> str:
+    """Return a file's text; nothing where it does not exist."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _settle(path: Path) -> None:

@@ -11,8 +11,6 @@ import contextlib
 import os
 import re
 import shutil
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,19 +21,14 @@ from longboat.file_lock import FileLock
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
 from longboat.weights.pieces.manifest import Manifest
 from longboat.weights.pieces.rate import Progress
-from longboat.weights.store.piece_folder import FILES, PieceFolder, sync, write_whole
+from longboat.weights.store.piece_folder import FILES, PieceFolder, sync
+from longboat.weights.store.places import Locks, Places
+from longboat.weights.store.progress_file import ProgressFile
 
 __all__ = ("Store", "Stored")
 
 KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FOLDER: Final = "weights"
-WASTE: Final = "waste"
-PIN_S: Final = 1.0
-"""A process that lists the store takes a model's locks for a moment; others wait for that at most this long."""
-ROOM_S: Final = 300.0
-"""Another process that makes room for a model deletes files, for longer on a slow disk."""
-FRESH_S: Final = 10.0
-"""Progress that was written longer ago than this belongs to a fetch that was cut."""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,47 +44,48 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None  # of a fetch under way
 
 
-class Store:  # size: one method for each thing that is done with a model
+class Store:
     """The weights under a node's home folder. Several processes may use it at the same time."""
 
     def __init__(self, home: Path) -> None:
         self.folder = home / FOLDER
+        self._places = Places(self.folder)
+        self._locks = Locks(self.folder / "locks")
 
     def published(self, key: str) -> PieceFolder | None:
         """Return a whole model; None where it is not there, its manifest is damaged, or its files have other sizes."""
         try:
-            found = PieceFolder.opened(self._models(key))
+            found = PieceFolder.opened(self._places.models(key))
         except (FileNotFoundError, UserInputError):
             return None
         return found if found.looks_whole() else None
 
-    def latest(self, source: str) -> str | None:
-        """Return the key of the whole model that was used last, of those of a source."""
-        found = [stored for stored in self.list() if stored.source == source and stored.is_whole]
-        return max(found, key=lambda stored: stored.used_at_s).key if found else None
+    def whole(self, source: str) -> list[str]:
+        """Return the keys of the whole models of a source, the last used first."""
+        return [stored.key for stored in self.list() if stored.source == source and stored.is_whole]
 
     def opened(self, key: str) -> PieceFolder | None:
         """Return a model, whole or not; None where nothing of it is there."""
-        for folder in (self._models(key), self._partial(key)):
+        for folder in (self._places.models(key), self._places.partial(key)):
             with contextlib.suppress(FileNotFoundError):
                 return PieceFolder.opened(folder)
         return None
 
     def engine_path(self, key: str, name: str = "") -> Path:
         """Return the folder that an engine reads, or the one file of it."""
-        return self._models(key) / FILES / name if name else self._models(key) / FILES
+        return self._places.models(key) / FILES / name if name else self._places.models(key) / FILES
 
     def pin(self, key: str) -> FileLock | None:
         """Keep a whole model from being evicted while the lock is kept; None where it is being evicted."""
-        lock = FileLock.awaited(self._lock(key, "use"), PIN_S, shared=True)
+        lock = self._locks.awaited(key, "use", shared=True)
         if lock is not None:
             with contextlib.suppress(FileNotFoundError):
-                os.utime(self._models(key))
+                os.utime(self._places.models(key))
         return lock
 
     def fetch_lock(self, key: str) -> FileLock | None:
         """Become the one process that fetches a model; None where another one does."""
-        return FileLock.taken(self._lock(key, "fetch"))
+        return self._locks.taken(key, "fetch")
 
     def begin(self, manifest: Manifest, budget_bytes: int | None) -> PieceFolder:
         """Make room for a model, and open its folder. The caller has its fetch lock.
@@ -99,13 +93,12 @@ class Store:  # size: one method for each thing that is done with a model
         Raises ClusterError where the room does not suffice. A damaged whole model is opened again for its repair.
         """
         key = manifest.key
-        for waste in self._folders(WASTE):  # of removals that were cut
-            shutil.rmtree(waste, ignore_errors=True)
+        self._places.finish_removals()
         self._drop_older(manifest)
-        if self._models(key).exists():
-            self._reopen(manifest)
-        known = PieceFolder.begun(self._partial(key), manifest)
-        with self._room_lock():
+        if self._places.models(key).exists():
+            _reopen(self._places, self._locks, manifest)
+        known = PieceFolder.begun(self._places.partial(key), manifest)
+        with self._locks.room():
             self._make_room(key, manifest.num_bytes - known.have_bytes, budget_bytes)
         return known
 
@@ -121,58 +114,37 @@ class Store:  # size: one method for each thing that is done with a model
         for chosen in choose_evictions(sizes, need_bytes, room):
             self.evict(chosen)
 
-    def _room_lock(self) -> FileLock:
-        """Wait to be the one process that makes room. Raises ClusterError where it takes another one too long."""
-        lock = FileLock.awaited(path := self._lock("room", "room"), ROOM_S)
-        if lock is None:
-            raise ClusterError(
-                f"another process has been making room for weights for {ROOM_S:.0f} s",
-                hint=f"look at what it waits for: fuser {path} names it",
-            )
-        return lock
-
     def publish(self, folder: PieceFolder) -> None:
         """Let engines see a model of which all pieces are there. Raises as ``PieceFolder.finish`` does."""
         folder.finish()
-        target = self._models(folder.manifest.key)
+        target = self._places.models(folder.manifest.key)
         target.parent.mkdir(parents=True, exist_ok=True)
-        (folder.folder / "progress.json").unlink(missing_ok=True)
+        ProgressFile(folder.folder).remove()
         folder.folder.rename(target)
         os.utime(target)
         sync(target.parent)
 
-    def note_progress(self, key: str, progress: Progress) -> None:
-        """Write the progress of a fetch for other processes to read."""
-        with contextlib.suppress(OSError):  # a full disk has its own error, where pieces are written
-            write_whole(self._partial(key) / "progress.json", msgspec.json.encode(progress))
-
-    def progress(self, key: str) -> Progress | None:
-        """Return the progress of a fetch under way in any process."""
-        path = self._partial(key) / "progress.json"
-        try:
-            if time.time() - path.stat().st_mtime > FRESH_S:
-                return None
-            return msgspec.json.decode(path.read_bytes(), type=Progress)
-        except (OSError, msgspec.DecodeError):
-            return None
+    def progress(self, key: str) -> ProgressFile:
+        """Return where the process that fetches a model notes its progress for other processes."""
+        return ProgressFile(self._places.partial(key))
 
     def list(self) -> list[Stored]:
         """Return all models, the last used first."""
-        found = [self._stored(path) for kind in ("models", "partial") for path in self._folders(kind)]
+        found = [self._stored(path) for kind in ("models", "partial") for path in self._places.all_of(kind)]
         return sorted((stored for stored in found if stored), key=lambda stored: -stored.used_at_s)
 
     def evict(self, key: str) -> None:
         """Remove a model. Raises ClusterError while a process uses it, UserInputError where there is none."""
-        if not KEY.fullmatch(key) or not (self._models(key).exists() or self._partial(key).exists()):
+        if not KEY.fullmatch(key) or not (self._places.models(key).exists() or self._places.partial(key).exists()):
             raise UserInputError(f"the store has no weights {key!r}", hint="longboat weights list shows their names")
         with contextlib.ExitStack() as stack:
-            for kind in ("use", "fetch"):
-                lock = FileLock.awaited(self._lock(key, kind), PIN_S)
+            for purpose in ("use", "fetch"):
+                lock = self._locks.awaited(key, purpose)
                 if lock is None:
                     raise ClusterError(f"the weights {key} are in use", hint="stop the replicas that use them first")
                 stack.enter_context(lock)
-            for folder in (self._models(key), self._partial(key)):
-                self._remove(folder)
+            for folder in (self._places.models(key), self._places.partial(key)):
+                self._places.remove(folder)
 
     def _stored(self, path: Path) -> Stored | None:
         try:
@@ -187,26 +159,10 @@ class Store:  # size: one method for each thing that is done with a model
             total_bytes=folder.manifest.num_bytes,
             have_bytes=folder.have_bytes,
             is_whole=is_whole,
-            in_use=self._is_used(path.name),
+            in_use=self._locks.is_used(path.name),
             used_at_s=used_at_s,
-            progress=None if is_whole else self.progress(path.name),
+            progress=None if is_whole else self.progress(path.name).read(),
         )
-
-    def _is_used(self, key: str) -> bool:
-        """Return whether a process uses or fetches a model. Processes that look at once wait for each other.
-
-        A look takes the model's locks for a moment, which another look would mistake for a use.
-        """
-        with FileLock.awaited(self._lock("all", "look"), PIN_S) or contextlib.nullcontext():
-            for kind in ("use", "fetch"):
-                path = self._lock(key, kind)
-                if not path.exists():
-                    continue
-                lock = FileLock.taken(path)
-                if lock is None:
-                    return True
-                lock.release()
-        return False
 
     def _drop_older(self, manifest: Manifest) -> None:
         """Remove cut fetches of other contents of the same source: they are never continued."""
@@ -214,48 +170,6 @@ class Store:  # size: one method for each thing that is done with a model
             if stored.source == manifest.source and stored.key != manifest.key and not stored.is_whole:
                 with contextlib.suppress(ClusterError):
                     self.evict(stored.key)
-
-    def _reopen(self, manifest: Manifest) -> None:
-        """Move a whole model that was damaged back among the unfinished ones, and forget its wrong pieces."""
-        key = manifest.key
-        lock = FileLock.awaited(self._lock(key, "use"), PIN_S)
-        if lock is None:
-            raise ClusterError(
-                f"files of {self._models(key)} were changed while a replica uses them",
-                hint="stop the replicas of the model, then fetch it again",
-            )
-        with lock:
-            self._remove(self._partial(key))
-            self._partial(key).parent.mkdir(parents=True, exist_ok=True)
-            self._models(key).rename(self._partial(key))
-            folder = PieceFolder.begun(self._partial(key), manifest)
-            folder.recheck()
-            for file in folder.manifest.files:
-                with contextlib.suppress(FileNotFoundError):
-                    os.truncate(_writable(folder.path(file.path)), file.size)
-
-    def _remove(self, folder: Path) -> None:
-        """Remove a folder so that no process sees half of it."""
-        if not folder.exists():
-            return
-        waste = self.folder / WASTE
-        waste.mkdir(parents=True, exist_ok=True)
-        target = waste / f"{folder.name}.{os.getpid()}.{time.monotonic_ns()}"
-        folder.rename(target)
-        shutil.rmtree(target, ignore_errors=True)
-
-    def _folders(self, kind: str) -> Iterator[Path]:
-        folder = self.folder / kind
-        yield from sorted(folder.iterdir()) if folder.is_dir() else ()
-
-    def _models(self, key: str) -> Path:
-        return self.folder / "models" / key
-
-    def _partial(self, key: str) -> Path:
-        return self.folder / "partial" / key
-
-    def _lock(self, key: str, kind: str) -> Path:
-        return self.folder / "locks" / f"{key}.{kind}"
 
 
 def _size(stored: Stored, rest_bytes: int) -> StoredSize:
@@ -266,6 +180,26 @@ def _size(stored: Stored, rest_bytes: int) -> StoredSize:
         used_at_s=stored.used_at_s,
         is_pinned=stored.in_use,
     )
+
+
+def _reopen(places: Places, locks: Locks, manifest: Manifest) -> None:
+    """Move a whole model that was damaged back among the unfinished ones, and forget its wrong pieces."""
+    key = manifest.key
+    lock = locks.awaited(key, "use")
+    if lock is None:
+        raise ClusterError(
+            f"files of {places.models(key)} were changed while a replica uses them",
+            hint="stop the replicas of the model, then fetch it again",
+        )
+    with lock:
+        places.remove(places.partial(key))
+        places.partial(key).parent.mkdir(parents=True, exist_ok=True)
+        places.models(key).rename(places.partial(key))
+        folder = PieceFolder.begun(places.partial(key), manifest)
+        folder.recheck()
+        for file in folder.manifest.files:
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(_writable(folder.path(file.path)), file.size)
 
 
 def _writable(path: Path) -> Path:

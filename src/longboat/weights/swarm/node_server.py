@@ -85,7 +85,7 @@ class NodeServer:
     def piece(self, key: str, index: int) -> tuple[PieceFolder, Piece] | None:
         """Return a piece that this node has; None where it has not."""
         folder = self._folder(key)
-        if folder is None or index >= len(folder.pieces) or not folder.is_noted(index):
+        if folder is None or index >= len(folder.pieces) or not folder.record.is_on_disk(index):
             return None
         return folder, folder.pieces[index]
 

@@ -104,7 +104,7 @@ class SwarmLink:
     def _take(self, turn: Turn, at: str) -> Answer:
         if at == self._current and (answer := self._ask(turn, at)).is_member:
             return answer
-        inventory = Inventory(hashes=self._folder.hashes())
+        inventory = Inventory(hashes={index: value.hex() for index, value in self._folder.record.present().items()})
         answer = self._ask(msgspec.structs.replace(turn, inventory=inventory), at)
         self._current = at
         return answer

@@ -98,7 +98,7 @@ def request_notes(request: PlanRequest, found: SearchResult) -> Iterator[str]:
     asked, started = request.settings, group.fit.load
     if (asked.batched_tokens, asked.memory_ratio) != (started.batched_tokens, started.memory_ratio):
         needed = " ".join(memory_settings(group))
-        yield f"{request.program} does not start as it is given: the plan adds {needed}"
+        yield f"{request.program} does not start with the given options: the plan adds {needed}"
     if request.host_gib and (each := group.shape.kv_bytes_per_token(asked.kv_bits / 8)):
         kept = int(request.host_gib * GIB / each)
         yield f"{IN_HOST} {request.host_gib} keeps {kept} tokens in RAM after the cache drops them; it adds no room"
@@ -161,7 +161,7 @@ def _model(reader: _Reader, args: Sequence[str], program: str) -> str:
     first = args[0] if args and not args[0].startswith("-") else ""
     model = first or reader.text(reader.flags["model"], args)
     if not model:
-        raise UserInputError(f"{program} is given no model", hint="write it as you start it: vllm serve Qwen/Qwen3-32B")
+        raise UserInputError(f"{program} names no model", hint="write it as you start it: vllm serve Qwen/Qwen3-32B")
     return model
 
 

@@ -139,14 +139,14 @@ def test_an_update_that_fails_is_taken_back_though_nobody_waits_for_it(up: Chang
     assert "nonsense" in up.lab.status()["taken_back"]["a"]["why"]
     wait_until("nothing of it is left", up.settled, 60)
     assert up.names() == before
-    assert "was taken back" in up.lab.must("status")
+    assert "was rolled back" in up.lab.must("status")
 
 
 def test_a_failed_update_says_why_and_the_file_can_be_corrected(up: Changing) -> None:
     before = up.with_replicas(1)
     done = up.lab.cli("up", up.file(args="--rubbish"), "--detach")
     assert done.returncode == 4
-    assert "was taken back" in done.stderr and "rubbish" in done.stderr
+    assert "was rolled back" in done.stderr and "rubbish" in done.stderr
     up.apply()
     assert not up.lab.status()["taken_back"]
     assert up.names() == before
