@@ -60,7 +60,7 @@ class Window:
             self.add(now_s, value)
 
 
-class Ray:
+class Ray(Rule):
     """Ray Serve: the delays count from looks at metrics of every 10 s."""
 
     def __init__(self, load: Load, bears: float, part: float) -> None:
@@ -78,7 +78,7 @@ class Ray:
         return self._rule.want(now_s, current)
 
 
-class Keda:
+class Keda(Rule):
     """KEDA over requests under way, through a HorizontalPodAutoscaler."""
 
     def __init__(self, load: Load, bears: float, part: float) -> None:
@@ -106,7 +106,7 @@ class Keda:
         return Want(replicas=min(current, int(self._wanted.highest())), reason="")
 
 
-class Knative:
+class Knative(Rule):
     """Knative's pod autoscaler over concurrency."""
 
     def __init__(self, load: Load, bears: float, part: float) -> None:
@@ -140,7 +140,7 @@ class Knative:
         return Want(replicas=desired, reason="")
 
 
-class Dynamo:
+class Dynamo(Rule):
     """Dynamo's planner with both of its loops."""
 
     def __init__(self, load: Load, bears: float, part: float) -> None:
@@ -182,7 +182,7 @@ class Dynamo:
         return 1 if max(ratios) > 1.0 else -1 if max(ratios) < 0.8 else 0
 
 
-class Apa:
+class Apa(Rule):
     """AIBrix's APA over requests under way."""
 
     def __init__(self, load: Load, bears: float, part: float) -> None:

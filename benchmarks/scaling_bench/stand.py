@@ -22,7 +22,7 @@ MOST = 60
 
 
 @dataclass
-class Planned:
+class Planned(Rule):
     """A rule that was known before: counts for each second."""
 
     counts: list[int]

@@ -231,6 +231,22 @@ async def test_clock_that_is_hours_ahead_moves_no_window(
         assert [await in_redis(server.url, tenant.name) for tenant in tenants] == [(1, 5, 10), (1, 5, 10)]
 
 
+async def test_day_to_which_the_clock_of_redis_returns_keeps_its_count(
+    server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = TenantPolicy(name="a", tokens_per_day=30)
+    today_s = time.time()
+    later_s = today_s + 2 * DAY_S
+    async with gateways(server.url, 1) as [counters]:
+        assert await counters.reserve(tenant, tokens=25, now_s=later_s) is None
+        monkeypatch.setattr(redis_script, "SKEW_S", 60)  # as if the clock of Redis went back by two days
+        assert await counters.reserve(tenant, tokens=10, now_s=today_s) is not None
+        monkeypatch.setattr(redis_script, "SKEW_S", 1e9)
+        denied = await counters.reserve(tenant, tokens=10, now_s=later_s)
+        assert denied is not None and (denied.value, denied.limit_value) == (25, 30)
+        assert await counters.reserve(tenant, tokens=10, now_s=later_s + DAY_S) is None
+
+
 async def test_running_requests_of_a_dead_gateway_count_no_more(
     server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,16 @@ from functools import partial
 
 import pytest
 
-from longboat.core.scaling import Latency, ModelObservation, Objective, ReplicaSpeed, ScaledModel, SloTarget
+from longboat.core.scaling import (
+    Latency,
+    ModelObservation,
+    Objective,
+    OngoingTarget,
+    ReplicaSpeed,
+    ScaledModel,
+    ScalingTarget,
+    SloTarget,
+)
 from longboat.scaling.correction import Correction, Room
 from longboat.scaling.queueing import mix_of, replicas_for
 from longboat.scaling.scaler import Scaler
@@ -221,6 +231,29 @@ def test_replicas_without_room_stay_wanted_after_the_delay_of_an_objective_too()
     assert first >= 20 and found[:first] == [(1, False)] * first
     assert found[first:80] == [(2, True)] * (80 - first)
     assert found[80][0] > 4 and not found[80][1]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        SloTarget(objectives=(OBJECTIVE,), upscale_delay_s=20.0),
+        OngoingTarget(target_ongoing_requests=2, upscale_delay_s=20.0, look_back_period_s=1.0),
+    ],
+)
+def test_an_order_right_after_a_rise_begins_the_delay_again(target: ScalingTarget) -> None:
+    scaler = Scaler([scaled(target=target)], counts={"model": 1})
+    load = ModelObservation(model="model", arrived=10, ended=10, running=12, lengths=((1000, 200),) * 10, ready=1)
+    times = itertools.count()
+
+    def decided(asked: int | None = None) -> int:
+        now_s = float(next(times))
+        scaler.observe(now_s, [replace(load, asked=asked)])
+        return scaler.decide(now_s)[0].replicas
+
+    assert any(decided() > 1 for _ in range(100)), "the load asks for more, after the delay"
+    assert [decided(asked=1) for _ in range(10)] == [1] * 10
+    assert [decided() for _ in range(20)] == [1] * 20
+    assert decided() > 1
 
 
 @pytest.mark.parametrize("classes", [((0, 90.0, 0), (2, 99.0, 2)), ((0, 99.0, 2), (2, 90.0, 0))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from longboat.core.scaling import ModelObservation, Objective, ScaledModel, SloTarget
-from longboat.scaling.rule import Want
+from longboat.scaling.rule import Rule, Want
 from longboat.scaling.scaler import Scaler
 from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
@@ -14,7 +14,7 @@ from longboat.simulator.scaled.scaled_run import simulate_scaled
 from longboat.simulator.traces.trace_request import TraceRequest
 
 
-class Steps:
+class Steps(Rule):
     """A rule with counts that were written down: from each time on, this many."""
 
     def __init__(self, steps: dict[float, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -20,6 +21,10 @@ ClientCo = TypeVar("ClientCo", covariant=True)
 
 _GREETING_S = 2.0
 _MAX_CLIENTS = 4096
+_AT_ONCE = 8
+"""Connections that are accepted in one turn of the loop. Others wait in the kernel, without a descriptor."""
+_PAUSE_S = 1.0
+"""Until connections are accepted again where descriptors or memory ran out."""
 
 
 def door_socket(address: str) -> socket.socket:
@@ -41,7 +46,11 @@ class LineHost(Protocol[ClientCo]):
 
 
 class LineServer(Generic[Client]):
-    """The connections of clients, each with what its host keeps of it."""
+    """The connections of clients, each with what its host keeps of it.
+
+    A busy server gets to connections late, when clients have given up and connected again. It closes these at once,
+    so that their number does not grow.
+    """
 
     def __init__(
         self, listening: socket.socket, host: LineHost[Client], *, every_s: float, max_behind_bytes: int
@@ -51,7 +60,9 @@ class LineServer(Generic[Client]):
         self._every_s = every_s
         self._max_behind_bytes = max_behind_bytes  # a client with more unread bytes is cut off
         self._clients: dict[asyncio.StreamWriter, Client] = {}
-        self._server: asyncio.Server | None = None
+        self._welcoming: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._resume: asyncio.TimerHandle | None = None
         self._ticker: asyncio.Task[None] | None = None
 
     @property
@@ -61,15 +72,19 @@ class LineServer(Generic[Client]):
 
     async def open(self) -> None:
         """Begin to welcome clients, and to give the host its turns."""
-        self._server = await asyncio.start_server(self._welcome, sock=self._listening, limit=MAX_LINE_BYTES)
-        self._ticker = asyncio.get_running_loop().create_task(self._turn_always())
+        self._loop = loop = asyncio.get_running_loop()
+        self._listening.setblocking(False)
+        loop.add_reader(self._listening, self._accept, loop)
+        self._ticker = loop.create_task(self._turn_always())
 
     def close(self) -> None:
-        """Stop, and cut all clients off."""
+        """Stop, and cut all clients off. Connections without a greeting end by their time-out."""
         if self._ticker is not None:
             self._ticker.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._resume is not None:
+            self._resume.cancel()
+        if self._loop is not None and self._listening.fileno() >= 0:
+            self._loop.remove_reader(self._listening)
         self._listening.close()
         for writer in tuple(self._clients):
             writer.transport.abort()
@@ -82,7 +97,26 @@ class LineServer(Generic[Client]):
             elif line := line_for(client):
                 writer.write(line)
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("a %s accepts no connection: %s", type(self._host).__name__, error)
+                loop.remove_reader(self._listening)
+                self._resume = loop.call_later(_PAUSE_S, loop.add_reader, self._listening, self._accept, loop)
+                return
+            if _is_left(connection):
+                connection.close()
+                continue
+            task = loop.create_task(self._welcome(connection))
+            self._welcoming.add(task)
+            task.add_done_callback(self._welcoming.discard)
+
+    async def _welcome(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
         try:
             async with asyncio.timeout(_GREETING_S):
                 greeting = await reader.readline()
@@ -90,7 +124,7 @@ class LineServer(Generic[Client]):
             if welcomed is None or len(self._clients) >= _MAX_CLIENTS:
                 return
             with contextlib.suppress(OSError):
-                writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client, line = welcomed
             writer.write(line)
             self._clients[writer] = client
@@ -111,3 +145,10 @@ class LineServer(Generic[Client]):
                 self._host.turn()
             except Exception as error:  # one failed turn must not end the later ones
                 log.warning("the turn of a %s failed: %r", type(self._host).__name__, error)
+
+
+def _is_left(connection: socket.socket) -> bool:
+    """Return whether the client has closed its end."""
+    looked = select.poll()
+    looked.register(connection, select.POLLRDHUP)
+    return bool(looked.poll(0))

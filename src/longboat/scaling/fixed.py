@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from longboat.core.scaling import ModelObservation
-from longboat.scaling.rule import Want
+from longboat.scaling.rule import Rule, Want
 
 __all__ = ("FixedRule",)
 
 
-class FixedRule:
+class FixedRule(Rule):
     """Wants the model's minimum; the schedule may raise it."""
 
     def __init__(self, replicas: int) -> None:

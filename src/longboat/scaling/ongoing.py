@@ -46,6 +46,10 @@ class OngoingRule:
         want = self._delayed(now_s, current, desired, words, terms)
         return replace(want, needed=min(want.replicas, math.ceil(ongoing / self._target.target_ongoing_requests)))
 
+    def hold(self) -> None:
+        """Forget the change that was wanted."""
+        self._direction = self._wanted = 0
+
     def _desired(self, ongoing: float, current: int) -> int:
         """Return the count that the load asks for, as far as the factors let it go."""
         exact = ongoing / self._target.target_ongoing_requests

@@ -31,3 +31,7 @@ class Rule(Protocol):
     def want(self, now_s: float, current: int) -> Want:
         """Return the count that is right from now on. current: ready and starting replicas that are wanted so far"""
         ...
+
+    def hold(self) -> None:
+        """Note that something else decides the count now. Delays begin again afterwards."""
+        return

@@ -122,18 +122,25 @@ class _Model:
         )
 
     def _want(self, now_s: float) -> Want:
+        scheduled = self._schedule.at(now_s, self._cold_start_s)
+        if (held := self._held(now_s, scheduled)) is not None:
+            self._rule.hold()
+            return held
+        return self._bounded(self._rule.want(now_s, self.current), scheduled)
+
+    def _held(self, now_s: float, scheduled: Scheduled) -> Want | None:
+        """Return the count that holds whatever the load is, if there is one."""
         seen = self._seen
         if seen is not None and seen.paused:
             return Want(replicas=0, reason="the model is paused")
         if seen is not None and seen.asked is not None:
             return Want(replicas=seen.asked, reason="a person asked for this count")
-        scheduled = self._schedule.at(now_s, self._cold_start_s)
         if scheduled.replicas is not None:
             return Want(replicas=scheduled.replicas, reason=_because(scheduled))
         unseen = seen is None or now_s - self._seen_s > MAX_GAP_S
         if unseen and not isinstance(self.model.target, FixedTarget):
             return self._bounded(Want(replicas=self.current, reason="the load is not known at present"), scheduled)
-        return self._bounded(self._rule.want(now_s, self.current), scheduled)
+        return None
 
     def _bounded(self, want: Want, scheduled: Scheduled) -> Want:
         least = self.model.min_replicas

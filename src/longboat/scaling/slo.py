@@ -70,6 +70,10 @@ class SloRule:
             return Want(replicas=max(1, current), reason="no request has ended yet, so lengths are not known")
         return self._steady(now_s, current)
 
+    def hold(self) -> None:
+        """Forget since when more are needed."""
+        self._short_s = self._wanted = math.inf
+
     def _steady(self, now_s: float, current: int) -> Want:
         forecast = self._forecaster.forecast()
         behind = self._seen.waiting / max(_CATCH_UP_S, self._cold_s)
@@ -89,7 +93,7 @@ class SloRule:
         }
         words = f"{self._forecaster.level:.2f} requests/s, at most {forecast.upper:.2f} within {self._cold_s:.0f} s"
         if needed <= current or self._wanted <= current:  # else there was no room for all: they stay wanted
-            self._short_s = self._wanted = math.inf
+            self.hold()
         if needed > current:
             self._short_s = min(self._short_s, now_s)
             if now_s < self._short_s + self._target.upscale_delay_s:

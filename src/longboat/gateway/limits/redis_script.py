@@ -49,7 +49,7 @@ local function roll(c, minute, day)
     c.previous_tokens = follows and c.tokens or 0
     c.requests, c.tokens, c.minute = 0, 0, minute
   end
-  if day > c.day then c.today, c.day = 0, day end
+  if day > c.day then c.today, c.day = day == c.left_day and c.left_today or 0, day end
 end
 
 local function others(key)
@@ -66,7 +66,8 @@ local function others(key)
   return sum
 end
 
-local fields = {'minute', 'requests', 'previous_requests', 'tokens', 'previous_tokens', 'day', 'today'}
+local fields = {'minute', 'requests', 'previous_requests', 'tokens', 'previous_tokens', 'day', 'today', 'left_day',
+                'left_today'}
 local tenants = {}
 for i, tenant in ipairs(batch.tenants) do
   local c, values = {}, redis.call('HMGET', KEYS[1 + 2 * i], unpack(fields))
@@ -75,7 +76,9 @@ for i, tenant in ipairs(batch.tenants) do
     c.minute = math.floor(now / 60)
     c.requests, c.previous_requests, c.tokens, c.previous_tokens = 0, 0, 0, 0
   end
-  if c.day > last_day then c.day = math.floor(now / 86400) end
+  if c.day > last_day then  -- the day that is left resumes its count
+    c.left_day, c.left_today, c.day = c.day, c.today, math.floor(now / 86400)
+  end
   c.own, c.others, c.limits = tenant.running, 0, tenant.limits
   if c.limits[4] >= 0 then c.others = others(KEYS[2 + 2 * i]) end
   for _, news in ipairs(tenant.minutes) do
