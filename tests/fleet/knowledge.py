@@ -6,12 +6,14 @@ import json
 import random
 import time
 import urllib.request
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from fleet.fleet_lab import FleetLab, wait_until
+from netlab.lab import Host
 
-__all__ = ("Knowledge", "only_rank")
+__all__ = ("Knowledge", "known_after_losses")
 
 KNOWN_DEADLINE_S = 60.0
 """The index is to be right within 10 s; a busy machine takes longer for much else."""
@@ -104,7 +106,32 @@ def _routes(fleet: FleetLab, model: str) -> list[dict[str, Any]]:
         return [row for row in json.load(answer)["routes"] if row["model"] == model]
 
 
-def only_rank(replica: dict[str, Any]) -> dict[str, Any]:
+def known_after_losses(near: FleetLab, far: FleetLab, hosts: Sequence[Host], model: str) -> Knowledge:
+    """See that the far host's gateway knows what engines hold, also after it and the engine beside it were killed."""
+    far_host = hosts[1]
+    at = {_only_rank(replica)["address"]: replica for replica in near.replicas(model)}
+    assert set(at) == {host.address for host in hosts}
+    known = Knowledge(near, far, model)
+    known.teach(40)
+    known.learned("the start")
+    (gateway,) = (row for row in near.status()["gateways"] if row["address"] == far_host.address)
+    far_host.run(["kill", "-KILL", str(gateway["pid"])])
+    wait_until("the gateway answers again", lambda: far.answers(model), 60)
+    known.learned("the gateway's restart")
+    victim = at[far_host.address]
+    far_host.run(["kill", "-KILL", str(_only_rank(victim)["pid"])])
+    wait_until("both serve again", partial(_are_two, near, model, victim["replica"]), 180)
+    known.teach(20)
+    known.learned("the engine's restart")
+    return known
+
+
+def _are_two(fleet: FleetLab, model: str, gone: str) -> bool:
+    names = [replica["replica"] for replica in fleet.replicas(model)]
+    return len(names) == 2 and gone not in names
+
+
+def _only_rank(replica: dict[str, Any]) -> dict[str, Any]:
     """Return the one rank of a replica that is not split."""
     (rank,) = replica["ranks"]
     return dict(rank)

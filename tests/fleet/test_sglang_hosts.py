@@ -11,7 +11,7 @@ import pytest
 
 from engines.sglang_node import SGLANG_PYTHON
 from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
-from fleet.knowledge import Knowledge, only_rank
+from fleet.knowledge import known_after_losses
 from netlab.lab import Host, Lab, why_unavailable
 
 pytestmark = [
@@ -101,22 +101,4 @@ def test_a_gang_that_lost_a_rank_is_replaced(two: TwoHosts) -> None:
 
 def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoHosts) -> None:
     two.up(cpus=3, twins=SPREAD)
-    ranks = [only_rank(replica) for replica in two.fleet.replicas("twins")]
-    assert {rank["address"] for rank in ranks} == {host.address for host in two.hosts}
-    known = Knowledge(two.fleet, two.far, "twins")
-    known.teach(40)
-    known.learned("the start")
-    (gateway,) = (row for row in two.fleet.status()["gateways"] if row["address"] == two.hosts[1].address)
-    two.hosts[1].run(["kill", "-KILL", str(gateway["pid"])])
-    wait_until("the gateway answers again", lambda: two.far.answers("twins"), 60)
-    known.learned("the gateway's restart")
-    (victim,) = (rank for rank in ranks if rank["address"] == two.hosts[1].address)
-    two.kill(victim)
-
-    def are_two() -> bool:
-        pids = [only_rank(replica)["pid"] for replica in two.fleet.replicas("twins")]
-        return len(pids) == 2 and victim["pid"] not in pids
-
-    wait_until("both serve again", are_two, 180)
-    known.teach(20)
-    known.learned("the engine's restart")
+    known_after_losses(two.fleet, two.far, two.hosts, "twins")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
-from fleet.knowledge import Knowledge, only_rank
+from fleet.knowledge import known_after_losses
 from fleet.load import Load
 from netlab.lab import Host, Lab, why_unavailable
 
@@ -230,26 +230,9 @@ def test_a_cut_link_stops_the_split_gang_and_spares_whole_ones(two: TwoHosts) ->
 
 def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoHosts) -> None:
     two.up(TWINS)
-    assert {only_rank(replica)["address"] for replica in two.fleet.replicas("twins")} == {h.address for h in two.hosts}
-    known = Knowledge(two.fleet, two.far, "twins")
-    known.teach(40)
-    known.learned("the start")
-    (gateway,) = (row for row in two.fleet.status()["gateways"] if row["address"] == two.hosts[1].address)
-    two.hosts[1].run(["kill", "-KILL", str(gateway["pid"])])
-    wait_until("the gateway answers again", lambda: two.far.answers("twins"), 60)
-    known.learned("the gateway's restart")
-    (lossy,) = (r for r in two.fleet.replicas("twins") if only_rank(r)["address"] == two.hosts[1].address)
-    kill(two, only_rank(lossy), only_rank(lossy)["pid"])
-    wait_until("both serve again", lambda: _are_two(two, lossy["replica"]), 180)
-    known.teach(20)
-    known.learned("the engine's restart")
+    known = known_after_losses(two.fleet, two.far, two.hosts, "twins")
     known.teach(60)  # half of them to the engine that loses events
     known.learned("lost events")
-
-
-def _are_two(two: TwoHosts, gone: str) -> bool:
-    names = [r["replica"] for r in two.fleet.replicas("twins")]
-    return len(names) == 2 and gone not in names
 
 
 def test_down_and_stop_leave_nothing_on_either_host(two: TwoHosts) -> None:

@@ -253,7 +253,15 @@ def test_a_popular_prefix_reaches_idle_replicas_though_a_copy_costs_its_first_re
         wanted = prompt(f"r{number}", "a" * 12 + chr(0x100 + number))
         places.append(fleet.send(wanted, now_s=now_s))
         fleet.router.first_token(wanted, cached_tokens=None, now_s=now_s + 0.06)
-    assert min(places.count(endpoint.key) for endpoint in fleet.endpoints) >= 7
+    assert set(places[:20]) == {endpoint.key for endpoint in fleet.endpoints}
+
+
+def test_a_burst_is_copied_to_all_idle_replicas_by_its_first_requests_and_a_few_equal_ones_are_not() -> None:
+    fleet = Fleet(Cost(SEED), 8)
+    burst = [prompt(f"r{number}", "a" * 16 + chr(0x100 + number)) for number in range(16)]
+    places = [fleet.send(each, now_s=number / 3000) for number, each in enumerate(burst)]
+    assert len(set(places[:3])) == 1
+    assert set(places) == {endpoint.key for endpoint in fleet.endpoints}
 
 
 @pytest.mark.parametrize(("busy_tokens", "stays"), [(3_000, True), (20_000, False)])

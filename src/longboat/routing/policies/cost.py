@@ -116,10 +116,13 @@ class Cost(RoutingPolicy):
         later = self._later(now_s)
         evicted_s = self._uncached * (1.0 - self._uncached) * token_s * len(replicas) / max(1.0, self._stored)
         num_tokens = prompt.num_tokens
-        deepest = 0
+        deepest = holders = 0
         for replica in replicas:
-            deepest = max(deepest, depths[replica.slot])
-        uses = self._count(prompt, deepest, now_s) / len(replicas) if deepest else 0.0
+            depth = depths[replica.slot]
+            if depth > deepest:
+                deepest, holders = depth, 0
+            holders += depth == deepest
+        uses = self._count(prompt, deepest, now_s) / (holders + 1) if deepest else 0.0
         copy_s = self._copy_weight(prompt, deepest) * token_s
         least = float(num_tokens - _cached(prompt, deepest))
         depth = 0
@@ -153,7 +156,7 @@ class Cost(RoutingPolicy):
             if cost < lowest:
                 lowest = cost
         if uses >= 1.0:
-            lowest = self._invest(prompt, replicas, costs, waits, depths, deepest, uses, lowest, now_s)
+            lowest = self._invest(prompt, replicas, costs, waits, depths, deepest, uses, copy_s, lowest, now_s)
         best = self._of_near(prompt, replicas, costs, lowest, depths)
         depth = depths[replicas[best].slot]
         return Cheapest(
@@ -168,9 +171,15 @@ class Cost(RoutingPolicy):
 
     def _invest(
         self, prompt: Prompt, replicas: list[ReplicaLoad], costs: list[float], waits: list[float],
-        depths: list[int], deepest: int, uses: float, lowest: float, now_s: float,
+        depths: list[int], deepest: int, uses: float, copy_s: float, lowest: float, now_s: float,
     ) -> float:  # fmt: skip
-        """Take off the costs what later requests gain from one more copy of a popular prefix; return the lowest."""
+        """Take off the costs what later requests gain from one more copy of a popular prefix; return the lowest.
+
+        A copy that they gain from is not charged as one.
+
+        uses: requests that would use it, if as many come as came in the last minute and all that hold it share them
+        copy_s: that each token of a copy was charged with
+        """
         line = self.prefill_time
         work = Work(max(1, prompt.num_tokens - prompt.tokens_at(deepest)), prompt.num_tokens)
         held_s = min([costs[at] for at, replica in enumerate(replicas) if depths[replica.slot] == deepest])
@@ -178,8 +187,11 @@ class Cost(RoutingPolicy):
             if depths[replica.slot] < deepest:
                 then_s = line.seconds(work) + line.resident_s * replica.decode_tokens
                 then_s = waits[at] + self._queue(replica, now_s).pace * then_s
-                costs[at] = min(costs[at], max(then_s, costs[at] - uses * max(0.0, held_s - then_s)))
-                lowest = min(lowest, costs[at])
+                if held_s > then_s:
+                    charged_s = copy_s * (_cached(prompt, deepest) - _cached(prompt, depths[replica.slot]))
+                    gain_s = charged_s + uses * (held_s - then_s)
+                    costs[at] = min(costs[at], max(then_s, costs[at] - gain_s))
+                    lowest = min(lowest, costs[at])
         return lowest
 
     def _count(self, prompt: Prompt, depth: int, now_s: float) -> float:
