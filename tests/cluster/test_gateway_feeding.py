@@ -274,7 +274,8 @@ async def test_output_of_a_gateway_that_ended_stays_and_is_not_taken_for_that_of
         await asyncio.to_thread(wait_until, lambda: not born_ticks(pids[0]))
         with pytest.raises(ClusterError, match="did not start: the port is in use"):
             await start("print('the port is in use')")
-        await start("print('\"listening\"'); [(print('it works'), time.sleep(0.01)) for _ in range(60_000)]")
+        words = "print('Redis is away (ConnectionError)'); time.sleep(0.2); print('\"listening\"')"
+        await start(f"{words}; [(print('it works'), time.sleep(0.01)) for _ in range(60_000)]")
         assert "MemoryError: no memory" in output.read_text()
         monkeypatch.setattr(log_bounds, "MOST_FILE_BYTES", 10)
         bound_logs(tmp_path, time.time())

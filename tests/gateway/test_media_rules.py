@@ -143,6 +143,15 @@ BAD = "http://169.254.169.254/"
         {"input": [{"type": "function_call_output", "output": [{"type": "input_file", "file_url": BAD}]}]},
         {"query": {"content": [{"type": "image_url", "image_url": {"url": BAD}}]}, "documents": ["x"]},
         {"content_parts": [{"type": "image_url", "image_url": {"url": BAD}}]},
+        {"messages": [{"content": [{"type": "image", "source": {"url": BAD}}]}]},
+        {"messages": [{"content": [{"type": "image", "source": {"type": "else", "url": BAD, "data": "AAAA"}}]}]},
+        {"messages": [{"content": [{"type": "image_url", "image_url": BAD}], "metadata": {}, "tools": []}]},
+        {"messages": [{"metadata": {"content": [{"type": "image_url", "image_url": BAD}]}}]},
+        {"input": [{"tools": [{"type": "input_image", "image_url": BAD}]}]},
+        {"input": [{"text": "x", "image": [PIXEL, BAD]}]},
+        {"text": "x", "image_data": "/etc/passwd"},
+        {"text": "x", "audio_data": [[BAD]]},
+        {"text": "x", "video_data": [{"url": "file:///etc/passwd"}]},
     ],
 )
 def test_every_place_of_an_address_is_read(document: dict[str, Any]) -> None:
@@ -171,6 +180,79 @@ def test_what_a_tool_is_given_is_no_media() -> None:
     assert media_refusal(document, MediaRules()) is None
 
 
+def parts_of_a_tool(**more: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "content": [{"type": "image_url", "image_url": {"url": BAD}}], **more}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        parts_of_a_tool(messages=[]),
+        {"type": "tool_use", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": BAD}]}]},
+        {"messages": [parts_of_a_tool(role="user")]},
+        {"messages": [{"role": "user", "content": [parts_of_a_tool()]}]},
+        {"messages": [{"role": "user", "content": parts_of_a_tool()}]},
+        {"messages": [{"content": [{"type": "tool_use", "image_url": BAD, "input": {}}]}]},
+        {"input": [{"type": "tool_use", "input": [{"type": "input_image", "image_url": BAD}]}]},
+    ],
+)
+def test_only_a_tools_input_is_not_read(document: dict[str, Any]) -> None:
+    assert (found := media_refusal(document, RULES)) is not None
+    assert found.code == "media_address"
+
+
+TEXTS = MediaRules(in_texts=True, max_items=2)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"inputs": f"see ![]({BAD})"},
+        {"inputs": "![](file:///etc/passwd)"},
+        {"prompt": ["x", f"![]({BAD})"]},
+        {"messages": [{"content": f"![]({BAD})"}]},
+        {"messages": [{"content": [{"type": "text", "text": f"![]({BAD})"}]}]},
+        {"messages": [{"content": [{"type": "text", "text": "!"}, {"type": "text", "text": f"[]({BAD})"}]}]},
+        {
+            "messages": [
+                {"content": [{"type": "text", "text": f"![]({BAD}"}, {"type": "image_url", "image_url": PIXEL}]}
+            ]
+        },
+        {"messages": [{"content": f"![]({BAD}"}, {"content": ")"}]},
+        {"messages": [{"content": "x!"}, {"content": f"[]({BAD})"}]},
+        {"messages": [{"content": "x!["}, {"content": f"]({BAD})"}]},
+        {"messages": [{"content": "x![]"}, {"content": f"({BAD})"}]},
+        {"messages": [{"role": f"![]({BAD})", "content": "x"}]},
+        {"messages": [{"content": [{"type": "image_url", "image_url": f"{PIXEL}) ![]({BAD}"}]}]},
+        {"inputs": f"![]({PIXEL}![]({BAD})"},
+        {"inputs": "x", "tools": [{"function": {"description": f"![]({BAD})"}}]},
+        {"inputs": "x", "tools": [{"function": {"parameters": {f"![]({BAD})": {}}}}]},
+        {"inputs": f"![]({PIXEL})" * 3},
+    ],
+)
+def test_images_that_texts_name_are_read_where_the_engine_loads_them(document: dict[str, Any]) -> None:
+    assert media_refusal(document, TEXTS) is not None
+
+
+@pytest.mark.parametrize(
+    "text", [f"![]({PIXEL}) what?", f"![a]({BAD})", f"[]({BAD})!", f"x [x]({BAD})", "a[](b) !", "x"]
+)
+def test_texts_without_such_images_are_taken(text: str) -> None:
+    assert media_refusal({"messages": [{"role": "user", "content": f"x {text}"}]}, TEXTS) is None
+
+
+def test_texts_are_not_read_for_other_engines() -> None:
+    assert media_refusal({"inputs": f"![]({BAD})"}, RULES) is None
+
+
+def test_a_text_is_read_however_its_marks_are_written() -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"\\u0021[](http://169.254.169.254/)"}]}'
+    assert not holds_media(body)
+    refused = admit_at(served(Policy(media={"m": TEXTS})), body)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "media_address"
+
+
 def test_schemas_of_tools_are_no_media() -> None:
     schema = {"type": "object", "properties": {"image_url": {"type": "string"}, "source": {"type": "string"}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
@@ -185,15 +267,18 @@ def test_only_known_hosts_pass_whatever_the_text(text: str) -> None:
             assert host.rstrip(".").partition(":")[0].rstrip(".") == "images.example.com", url
 
 
-def decide(document: dict[str, Any], policy: Policy) -> object:
+def served(policy: Policy) -> GatewayState:
     state = GatewayState(config())
     state.offer_table("e", table(endpoint("http://127.0.0.1:9", "r", "m"), models=("m",)))
     state.offer_policy(msgspec.json.encode(policy))
-    return admit_at(state, document)
+    return state
 
 
-def admit_at(state: GatewayState, document: dict[str, Any]) -> object:
-    body = json.dumps(document).encode()
+def decide(document: dict[str, Any], policy: Policy) -> object:
+    return admit_at(served(policy), json.dumps(document).encode())
+
+
+def admit_at(state: GatewayState, body: bytes) -> object:
     noted = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
     request = Request(b"/v1/chat/completions", "POST", "r", noted, [])
     request.pieces.append(body)
@@ -201,9 +286,7 @@ def admit_at(state: GatewayState, document: dict[str, Any]) -> object:
 
 
 def test_files_of_a_form_are_bounded() -> None:
-    state = GatewayState(config())
-    state.offer_table("e", table(endpoint("http://127.0.0.1:9", "r", "m"), models=("m",)))
-    state.offer_policy(msgspec.json.encode(Policy(media={"m": RULES})))
+    state = served(Policy(media={"m": RULES}))
     for sizes, expected in (((300,), ""), ((0, 301), "media_too_large"), ((1, 1, 1, 1), "too_many_media")):
         found = admit_form(state, sizes)
         assert (found.code if isinstance(found, Refusal) else "") == expected, sizes
@@ -226,7 +309,7 @@ def test_a_fallback_that_may_not_load_an_image_is_left_out() -> None:
     state.offer_policy(msgspec.json.encode(policy))
     url = chat("https://images.example.com/a.png")
     for document, pools in ((url, ("m",)), (chat(PIXEL), ("m", "n"))):
-        found = admit_at(state, document)
+        found = admit_at(state, json.dumps(document).encode())
         assert isinstance(found, Call)
         assert found.pools == pools
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -59,6 +60,43 @@ async def test_a_request_above_the_rest_of_the_day_is_refused(make_gateway: Any,
     rendered = gateway.state.metrics.snapshot()
     assert rendered["charges"] == [[ANONYMOUS, "EUR", 60_000_000]]
     assert ["money_per_day", ANONYMOUS, 2] in rendered["refusals"]
+
+
+def answering(document: Any, status: int = 200) -> Any:
+    async def answer(seen: Seen) -> None:
+        body = msgspec.json.encode(document)
+        await seen.send(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
+
+    return answer
+
+
+async def test_an_answer_without_usage_costs_its_estimate(make_gateway: Any, make_upstream: Any) -> None:
+    gateway = await make_gateway(await make_upstream(answering({"choices": []})), policy=limited(1.05))
+    assert (await ask(gateway, max_tokens=600))[0] == 200
+    assert (await ask(gateway, max_tokens=600))[0] == 429  # 0.6 are spent
+    assert gateway.state.metrics.snapshot()["charges"] == [[ANONYMOUS, "EUR", 600_000_000]]
+    (row,) = gateway.state.usage.report(1, time.time())
+    assert (row.completion_tokens, row.cost_nanos) == (600, 600_000_000)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/chat/completions", BODY, 400),
+        ("/tokenize", {"model": "tiny", "prompt": "x" * 8000}, 200),
+    ],
+)
+async def test_an_answer_without_usage_is_free_where_nothing_is_generated(
+    make_gateway: Any, make_upstream: Any, path: str, body: Any, status: int
+) -> None:
+    upstream = await make_upstream(answering({"tokens": [1]}, status))
+    policy = Policy(tenants=limited(1e6).tenants, prices={"tiny": Price(input_per_million=9, output_per_million=9)})
+    gateway = await make_gateway(upstream, policy=policy)
+    client = await RawClient.to(gateway)
+    assert (await client.post(body, path=path)).status == status
+    client.abort()
+    (row,) = settled(gateway).usage.report(1, time.time())
+    assert (row.prompt_tokens, row.completion_tokens, row.cost_nanos) == (0, 0, 0)
 
 
 async def test_a_request_that_costs_more_than_a_day_allows_says_so(make_gateway: Any, make_upstream: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -213,10 +215,29 @@ def test_event_across_the_point_is_told_with_what_would_make_it_whole() -> None:
     assert crossed.value.priors == (4,)
 
 
+ADDED = "response.output_item.added"
+
+
+def test_what_a_response_repeats_of_its_request_keeps_its_ids() -> None:
+    echo = {"metadata": {"id": "item_12345", "type": ADDED, "item_id": "msg_12345"}, "tools": [{"id": "tool_abcdef"}]}
+    first = data_event({"type": "response.created", "response": {"id": "resp_1", **echo}})
+    added = data_event({"type": ADDED, "item": {"id": "fc_aaaaaaaa", "tools": [{"id": "tool_abcdef"}]}})
+    last = data_event({"type": "response.completed", "response": {**echo, "output": [{"id": "fc_aaaaaaaa"}]}})
+    items = ItemIds()
+    assert items.feed(first) == first
+    out = items.feed(added + last)
+    assert b"fc_aaaaaaaa" not in out
+    assert (out.count(b"item_12345"), out.count(b"msg_12345"), out.count(b"tool_abcdef")) == (1, 1, 2)
+
+
+def data_event(document: Any) -> bytes:
+    return b"data: %b\n\n" % json.dumps(document, separators=(",", ":")).encode()
+
+
 def test_items_of_a_response_have_the_same_ids_wherever_it_is_made() -> None:
     def made(response: str, item: str) -> list[bytes]:
         first = f'data: {{"type":"response.created","response":{{"id":"{response}","created_at":5}}}}\n\n'
-        added = f'data: {{"item":{{"id":"msg_{item}","call_id":"call_{item}"}}}}\n\n'
+        added = f'data: {{"type":"{ADDED}","item":{{"id":"msg_{item}","call_id":"call_{item}"}}}}\n\n'
         return [first.encode(), added.encode(), f'data: {{"item_id":"msg_{item}","delta":"a"}}\n\n'.encode()]
 
     one, other = ItemIds(), ItemIds("resp_11111111")

@@ -139,6 +139,27 @@ def test_large_answer_is_read_at_its_end() -> None:
     assert usage == Usage(prompt_tokens=11, completion_tokens=7, cached_tokens=5)
 
 
+LATE = {"prompt_logprobs": [{str(at): {"logprob": -1.5, "decoded_token": "usage"}} for at in range(40_000)]}
+RESPONSES_COUNTS = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"id": "c", "choices": [], "usage": COUNTS, **LATE},
+        {"metadata": {"usage": {"input_tokens": 1}}, "output": [], "usage": RESPONSES_COUNTS, "user": "x" * 1_200_000},
+        {"choices": ["y" * 1_048_570], "usage": COUNTS, "user": "x" * 100_000},
+        {"usage": COUNTS, "prompt_logprobs": ["usage"] * 150_000},
+    ],
+)
+@pytest.mark.parametrize("size", [65_536, 1000, 10_000_000])
+def test_large_answer_is_read_wherever_its_usage_is(document: Any, size: int) -> None:
+    body = orjson.dumps(document)
+    assert len(body) > 1024 * 1024
+    _, usage = read(AnswerKind.JSON, *(body[at : at + size] for at in range(0, len(body), size)))
+    assert usage == KNOWN
+
+
 def test_truncated_answer_tells_nothing() -> None:
     assert read(AnswerKind.JSON, orjson.dumps({"usage": COUNTS})[:-3])[1] == Usage()
 

@@ -15,7 +15,7 @@ from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of, tenant_names
 from longboat.spec.secrets import admin_credentials
-from longboat.spec.types.fleet import Fleet
+from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 
 FULL = """
@@ -112,3 +112,11 @@ def test_a_secret_that_is_missing_or_short_is_refused_unseen(env: dict[str, str]
     with pytest.raises(UserInputError, match=what) as caught:
         admin_credentials(gateway, env)
     assert "short" not in str(caught.value)
+
+
+def test_only_tgi_loads_images_from_texts() -> None:
+    kinds = ("vllm", "sglang", "tgi")
+    served = {
+        kind: ModelSpec.model_validate({"name": kind, "source": "/m", "engine": {"kind": kind}}) for kind in kinds
+    }
+    assert [policy_of(GatewaySpec(), served=served).media[kind].in_texts for kind in kinds] == [False, False, True]

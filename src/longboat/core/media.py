@@ -16,3 +16,4 @@ class MediaRules:
     max_pixels: int = 33_554_432  # of one image, once it is decoded
     max_items: int = 16  # images, sounds and videos of one request together
     private_addresses: bool = False  # whether a host may have an address that is not public
+    in_texts: bool = False  # whether the engine also loads images that texts name: ``![](ADDRESS)``

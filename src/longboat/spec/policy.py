@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from longboat.core.external import Budget, ExternalModel, Overflow, Price
+from longboat.core.media import MediaRules
 from longboat.core.policy import (
     DEFAULT_TENANT,
     AdapterRights,
@@ -29,6 +31,9 @@ from longboat.spec.types.gateway import AliasSpec, GatewaySpec, QueueSpec, Tenan
 from longboat.spec.types.sign_in import SignInSpec
 
 __all__ = ("adapter_rights", "policy_of", "prices_of", "tenant_names")
+
+_LOADS_FROM_TEXTS = frozenset(("tgi",))
+"""Engines whose vision models load each image that a prompt names in Markdown."""
 
 
 def policy_of(
@@ -59,7 +64,7 @@ def policy_of(
         overflow={name: Overflow(to=spec.to, after_s=spec.after_s) for name, spec in gateway.overflow.items()},
         prices=prices_of(gateway, adapters),
         tasks={name: model.task for name, model in named.items()},
-        media={name: model.media.rules for name, model in named.items()},
+        media={name: _media(model) for name, model in named.items()},
         external=tuple(_external(model) for model in external),
         adapters=adapter_rights(adapters),
         rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
@@ -97,6 +102,10 @@ def _tenants(gateway: GatewaySpec) -> tuple[TenantPolicy, ...]:
 
 def _tenant(tenant: TenantSpec) -> TenantPolicy:
     return TenantPolicy(**{**tenant.model_dump(), "cache_group": tenant.cache_group or ""})
+
+
+def _media(model: ModelSpec) -> MediaRules:
+    return replace(model.media.rules, in_texts=model.engine.kind in _LOADS_FROM_TEXTS)
 
 
 def _sign_in(spec: SignInSpec) -> SignIn:

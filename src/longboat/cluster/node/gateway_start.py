@@ -63,7 +63,7 @@ class GatewayStart:
             except BaseException:  # the end of the block would wait for the shell, and nothing else would run meanwhile
                 process.kill()
                 raise
-        await self._wait_listening(output, begin)
+        await self._wait_listening(record, output, begin)
         return record
 
     async def _handed_over(
@@ -119,15 +119,14 @@ class GatewayStart:
             raise ClusterError(f"{folder} cannot be created: {error.strerror}", hint=hint) from error
         return folder
 
-    async def _wait_listening(self, output: Path, begin: int) -> None:
+    async def _wait_listening(self, record: GatewayRecord, output: Path, begin: int) -> None:
         """Wait for the gateway whose output starts at ``begin``. Raises ClusterError where it does not come up."""
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
-        while asyncio.get_running_loop().time() < deadline:
-            text = _text_from(output, begin)
-            if '"listening"' in text:
+        has_ended = False
+        while not has_ended and asyncio.get_running_loop().time() < deadline:
+            has_ended = not record.born or born_ticks(record.pid) != record.born  # before its last words are read
+            if '"listening"' in _text_from(output, begin):
                 return
-            if "error" in text.lower() or "in use" in text:
-                break
             await asyncio.sleep(0.02)
         last = _text_from(output, begin).strip().splitlines()[-1:] or ["no output"]
         raise ClusterError(f"the gateway of {socket.gethostname()} did not start: {last[0]}", hint=f"see {output}")

@@ -23,16 +23,17 @@ _URL_KINDS = {
     "audio_url": "audio",
     "video_url": "video",
     "file_url": "",
-    "image": "image",
-    "audio": "audio",
-    "video": "video",
+    **{f"{kind}{end}": kind for kind in ("image", "audio", "video") for end in ("", "_data")},
 }
 """Field → kind of what it holds; empty: any kind."""
 _FREE = frozenset(("tools", "metadata", "response_format", "chat_template_kwargs"))
-"""Fields whose content is the client's own, and never loaded."""
-_MARKS = (b'_url"', b'image"', b'audio"', b'video"', b'source"', b'file_data"')
+"""Top-level fields whose content is the client's own, and never loaded."""
+_MARKS = (b'_url"', b'image"', b'audio"', b'video"', b'source"', b'_data"')
 """Ends of all fields that hold media, in as few pieces as possible: each request is searched for them."""
+_TEXT_IMAGE = re.compile(r"!\[\]\((?P<address>[^)]*)(?P<closed>\))?|\A\[?\]\(|!\[\]?\Z")
+"""An image in a text, as TGI finds it, or a piece of its mark where a prompt's template may put two texts together."""
 _SHOWN_CHARS = 80
+_Item = tuple[str, str, bool]  # its kind, its address or its data, and whether it is data
 
 
 def holds_media(body: bytes) -> bool:
@@ -42,7 +43,7 @@ def holds_media(body: bytes) -> bool:
 
 def media_refusal(document: Any, rules: MediaRules) -> Refusal | None:
     """Return why a request may not be sent to an engine with these rules; None where it may."""
-    items = list(_items(document))
+    items = [*_items(document), *(_in_texts(document) if rules.in_texts else ())]
     if len(items) > rules.max_items:
         return _count_refusal(len(items), rules)
     for kind, text, is_data in items:
@@ -61,36 +62,76 @@ def form_refusal(file_bytes: Sequence[int], rules: MediaRules) -> Refusal | None
     return None
 
 
-def _items(value: Any) -> Iterator[tuple[str, str, bool]]:
-    """Yield each item's kind and its address, or its data."""
-    if type(value) is list:
+def _items(document: dict[str, Any]) -> Iterator[_Item]:
+    """Yield each item that a field holds."""
+    for name, inner in document.items():
+        if name not in _FREE:
+            yield from _of_field(name, inner)
+
+
+def _of_field(name: str, value: Any) -> Iterator[_Item]:
+    if name in _URL_KINDS:
+        yield from ((_URL_KINDS[name], url, False) for url in _urls(value))
+    elif name == "source" and type(value) is dict:
+        yield from _of_source(value)
+    elif name == "input_audio" and type(value) is dict and type(value.get("data")) is str:
+        yield "audio", value["data"], True
+    elif name == "file_data" and type(value) is str:
+        yield "", value, True
+    yield from _within(value, is_content=name == "content")
+
+
+def _within(value: Any, *, is_content: bool) -> Iterator[_Item]:
+    """Yield what a field's value holds. is_content: lists are of parts, of which some are calls of tools"""
+    for one in value if type(value) is list else (value,):
+        if type(one) is list:
+            yield from _within(one, is_content=False)
+        elif type(one) is dict:
+            is_call = is_content and one is not value and one.get("type") == "tool_use"
+            for name, inner in one.items():
+                if not (is_call and name == "input"):  # what a tool gets is the client's own too
+                    yield from _of_field(name, inner)
+
+
+def _urls(value: Any) -> Iterator[str]:
+    for one in value if type(value) is list else (value,):
+        url = one.get("url") if type(one) is dict else one
+        if type(url) is str:
+            yield url
+        elif type(one) is list:
+            yield from _urls(one)
+
+
+def _of_source(source: dict[str, Any]) -> Iterator[_Item]:
+    """Yield what a ``source`` of Anthropic's API holds: engines differ in which of both they take for which type."""
+    for name in ("url", "data"):
+        if type(source.get(name)) is str:
+            yield "", source[name], name == "data"
+
+
+def _in_texts(value: Any, *, is_part: bool = False) -> Iterator[_Item]:
+    """Yield each image that an engine finds in a text. Names of fields are texts too: prompts show tools as JSON.
+
+    is_part: its text was read with that of the other parts, because engines join them
+    """
+    if type(value) is str:
+        yield from (("image", _address_at(found), False) for found in _TEXT_IMAGE.finditer(value))
+    elif type(value) is list:
+        parts = [one["text"] for one in value if type(one) is dict and type(one.get("text")) is str]
+        yield from _in_texts("".join(parts))
         for one in value:
-            yield from _items(one)
-    if type(value) is not dict or value.get("type") == "tool_use":  # a tool's input is the client's own too
-        return
-    for name, inner in value.items():
-        if name in _FREE:
-            continue
-        if name in _URL_KINDS:
-            url = inner.get("url") if type(inner) is dict else inner
-            if type(url) is str:
-                yield _URL_KINDS[name], url, False
-                continue
-        elif name == "source" and type(inner) is dict:
-            yield from _of_source(inner)
-        elif name == "input_audio" and type(inner) is dict and type(inner.get("data")) is str:
-            yield "audio", inner["data"], True
-        elif name == "file_data" and type(inner) is str:
-            yield "", inner, True
-        if type(inner) is list or type(inner) is dict:
-            yield from _items(inner)
+            yield from _in_texts(one, is_part=True)
+    elif type(value) is dict:
+        for name, inner in value.items():
+            yield from _in_texts(name)
+            if not (is_part and name == "text" and type(inner) is str):
+                yield from _in_texts(inner)
 
 
-def _of_source(source: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield what a ``source`` of Anthropic's API holds: engines take all other than an address for data."""
-    name = "url" if source.get("type") == "url" else "data"
-    if type(source.get(name)) is str:
-        yield "", source[name], name == "data"
+def _address_at(found: re.Match[str]) -> str:
+    """Return an image's address. It gets an end that none may have where it holds another, or ends in another text."""
+    address = found["address"] or ""
+    return address if found["closed"] and "![](" not in address else f"{found[0]}…"
 
 
 def _url_refusal(url: str, kind: str, rules: MediaRules) -> Refusal | None:

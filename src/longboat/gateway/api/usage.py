@@ -24,6 +24,10 @@ AUDIO_TOKENS_PER_S: Final = 50
 """The tokens that a second of audio counts where the engine reports seconds: as many as Whisper makes of it."""
 _MAX_HELD_BYTES: Final = 1024 * 1024
 _TAIL_BYTES: Final = 16 * 1024
+_NAME: Final = b'"usage"'
+_SPACE: Final = b" \t\r\n"
+_MOST_SPACE: Final = 16
+_MAX_USAGE_BYTES: Final = 4096
 
 
 class AnswerKind(enum.Enum):
@@ -49,7 +53,18 @@ class Usage(NamedTuple):
 class UsageReader:
     """The reader of one response on its way to the client. Feed it what comes from the engine, in order."""
 
-    __slots__ = ("_added", "_first", "_held", "_held_bytes", "_is_json", "_kind", "_last", "_result", "num_events")
+    __slots__ = (
+        "_added",
+        "_first",
+        "_held",
+        "_held_bytes",
+        "_is_json",
+        "_kind",
+        "_last",
+        "_passed",
+        "_result",
+        "num_events",
+    )
 
     def __init__(self, kind: AnswerKind, *, added: bool = False) -> None:
         self._kind = kind
@@ -59,6 +74,7 @@ class UsageReader:
         self._held_bytes = 0
         self._first = b""
         self._last = b""
+        self._passed: UsageShape | None = None  # the last one in a large response so far
         self._result: Usage | None = None
         # Server-sent events so far, about one per token; for responses that end before their usage.
         self.num_events = 0
@@ -95,18 +111,20 @@ class UsageReader:
 
     def _read(self) -> Usage:
         if self._is_json:
-            held = b"".join(self._held)
-            return usage_of_document(held) if self._held_bytes <= _MAX_HELD_BYTES else _shape(_usage_in_tail(held))
+            is_large = self._held_bytes > _MAX_HELD_BYTES
+            return _shape(self._passed) if is_large else usage_of_document(b"".join(self._held))
         if self._kind is AnswerKind.ANTHROPIC_EVENTS:
             return _usage_of_messages(self._first, self._last)
         return _shape(_last_usage(self._last))
 
     def _hold(self, block: bytes) -> None:
-        """Keep the response, or only its tail once it is large."""
+        """Keep the response. Once it is large, keep only its tail, in which an object may have begun."""
         self._held.append(block)
         self._held_bytes += len(block)
         if self._held_bytes > _MAX_HELD_BYTES:
-            self._held = [b"".join(self._held)[-_TAIL_BYTES:]]
+            part = b"".join(self._held)
+            self._passed = _last_usage_in(part) or self._passed
+            self._held = [part[-_TAIL_BYTES:]]
 
     def _without_usage_event(self, block: bytes) -> bytes:
         separator = _separator(block)
@@ -145,16 +163,25 @@ def usage_of_document(body: bytes) -> Usage:
     return _shape(document.usage, apart=document.type == "message")
 
 
-def _usage_in_tail(tail: bytes) -> UsageShape | None:
-    """Return the last object called ``usage`` in the end of a response whose beginning is unknown."""
-    at = tail.rfind(b'"usage"')
-    start = tail.find(b"{", at)
-    if at < 0 or start < 0 or tail[at + 7 : start].strip() != b":":
+def _last_usage_in(part: bytes) -> UsageShape | None:
+    """Return the last whole object called ``usage`` in a part of a response. Text may hold that word, too."""
+    at = len(part)
+    while (at := part.rfind(_NAME, 0, at)) >= 0:
+        found = _usage_at(part, at + len(_NAME))
+        if found is not None:
+            return found
+    return None
+
+
+def _usage_at(part: bytes, at: int) -> UsageShape | None:
+    """Return the object that follows its name at once; None where none does, or where it has no end yet."""
+    start = part.find(b"{", at, at + _MOST_SPACE)
+    if start < 0 or part[at:start].strip(_SPACE) != b":":
         return None
     end = start
-    while (end := tail.find(b"}", end) + 1) > 0:
-        if tail.count(b"{", start, end) == tail.count(b"}", start, end):
-            return _decoded(tail[start:end])
+    while (end := part.find(b"}", end, start + _MAX_USAGE_BYTES) + 1) > 0:
+        if part.count(b"{", start, end) == part.count(b"}", start, end):
+            return _decoded(part[start:end])
     return None
 
 

@@ -38,6 +38,7 @@ FAILED: Final = frozenset((_REFUSED, "expired", "engine_error", "client_error"))
 """Outcomes for which no tenant pays tokens: no engine did the work that was asked for."""
 
 _UNKNOWN: Final = Usage()
+_OK: Final = 200
 _MAX_ENDED = 64
 
 
@@ -258,6 +259,8 @@ class Accounting:
             cached,
             retries if retries > 0 else 0,
         )
+        if prompt is None and completion is None:
+            prompt, completion = _estimated(call, record)
         cost_nanos = 0
         price = self.wallets.own.get(call.pool) if self.wallets.own else None
         if price is not None and record.outcome not in FAILED:
@@ -273,6 +276,17 @@ class Accounting:
             cost_nanos=cost_nanos,
         )
         return cost_nanos
+
+
+def _estimated(call: Call, record: Record) -> tuple[int, int]:
+    """Return the tokens to charge for an answer whose engine told none: those that were reserved where it generates."""
+    facts = call.facts
+    if record.status != _OK or record.outcome in FAILED or not record.attempts or not call.api.weighs_completion:
+        return 0, 0
+    if facts is None or call.comes_back is not None:
+        return 0, 0
+    prompt = facts.num_prompt_tokens_estimate
+    return prompt, max(0, call.cost_tokens - prompt)
 
 
 def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome: str, code: str) -> Record:

@@ -207,7 +207,7 @@ def _by_media(plan: HeadPlan, facts: Facts, body: bytes, route: Resolution) -> R
     ruled = [model for model in route.pools if model in rules]
     if facts.form is not None:
         refusals = {model: form_refusal(facts.form.file_bytes, rules[model]) for model in ruled}
-    elif ruled and (facts.document or holds_media(body)):
+    elif ruled and (facts.document or holds_media(body) or any([rules[model].in_texts for model in ruled])):
         document = facts.document or decode_object(body)
         refusals = {model: media_refusal(document, rules[model]) for model in ruled}
     else:

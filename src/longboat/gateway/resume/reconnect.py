@@ -39,6 +39,8 @@ _ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150}
 _ITEM_ID = re.compile(
     rb'("(?:id|item_id)": ?)"((?:msg|fc|rs|ws|ci|cu|ig|mcp|mcpl|mcpr|item|tool)_[A-Za-z0-9_\-]{4,150})"'
 )
+_ADDED = b'"response.output_item.added"'
+_WHOLE_RESPONSE = b'"response":'
 _CREATED = re.compile(rb'"(created|created_at)": ?([0-9]{1,12})')
 _LOOK_BYTES = 16 * 1024
 
@@ -96,7 +98,8 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
 
 class ItemIds:
     """Gives the items of a Responses stream ids that follow from the response's, so that they are the same when another
-    gateway makes the answer again. Feed it the whole stream, from its start. ``call_id`` stays: engines look it up.
+    gateway makes the answer again. Feed it the whole stream, from its start. ``call_id`` stays: engines look it up. So
+    does what the response repeats of its request: an item's id comes first with the item, or with a part of it.
     """
 
     __slots__ = ("_given", "_response")
@@ -110,15 +113,48 @@ class ItemIds:
         """Return the events with the ids of their items replaced."""
         if not self._response:
             self._response = identity_of(events).id.encode()
-        return _ITEM_ID.sub(self._renamed, events)
+        return b"\n\n".join(map(self._with_given, events.split(b"\n\n")))
+
+    def _with_given(self, event: bytes) -> bytes:
+        if _ADDED in event:
+            self._learn(_item_of(event))
+        elif _WHOLE_RESPONSE not in event:
+            for found in _ITEM_ID.finditer(event):
+                if found[1].startswith(b'"item_id"'):
+                    self._learn(found[2])
+        return _ITEM_ID.sub(self._renamed, event)
+
+    def _learn(self, item: bytes) -> None:
+        if item and item not in self._given:
+            kind = item.partition(b"_")[0]
+            digest = hashlib.blake2b(b"%b %d" % (self._response, len(self._given)), digest_size=12).hexdigest()
+            self._given[item] = b"%b_%b" % (kind, digest.encode())
 
     def _renamed(self, found: re.Match[bytes]) -> bytes:
         given = self._given.get(found[2])
-        if given is None:
-            kind = found[2].partition(b"_")[0]
-            digest = hashlib.blake2b(b"%b %d" % (self._response, len(self._given)), digest_size=12).hexdigest()
-            given = self._given[found[2]] = b"%b_%b" % (kind, digest.encode())
-        return b'%b"%b"' % (found[1], given)
+        return found[0] if given is None else b'%b"%b"' % (found[1], given)
+
+
+class _Item(msgspec.Struct, frozen=True):
+    id: str = ""
+
+
+class _Added(msgspec.Struct):
+    type: str = ""
+    item: _Item = _Item()
+
+
+_ADDED_DECODER = msgspec.json.Decoder(_Added)
+
+
+def _item_of(event: bytes) -> bytes:
+    """Return the id of the item that an event adds; empty where it adds none."""
+    start = event.find(b"{")
+    try:
+        added = _ADDED_DECODER.decode(event[start : event.rfind(b"}") + 1])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return b""
+    return added.item.id.encode() if b'"%b"' % added.type.encode() == _ADDED else b""
 
 
 class ClientRemainder:
