@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -111,8 +110,9 @@ def _print_json(found: list[InstalledEnvironment]) -> None:
 
 
 def _print_table(found: list[InstalledEnvironment]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from longboat.cli.shared.console import make_console
 
     table = Table(box=None, pad_edge=False)
     for heading in ("NAME", "ENGINE", "VERSION", "PLATFORM", "SIZE", "INSTALLED", "PYTHON"):
@@ -123,7 +123,7 @@ def _print_table(found: list[InstalledEnvironment]) -> None:
         first = (str(row[key]) for key in ("name", "engine", "version", "platform"))
         table.add_row(*first, size, str(row["installed_at"]), str(row["python"]))
     # A pipe has no width; print one line for each environment there.
-    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)
+    make_console(width=_PIPE_COLUMNS).print(table)
 
 
 def _row(item: InstalledEnvironment) -> dict[str, str | int]:
