@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = ("fetched",)
@@ -19,7 +22,8 @@ _TIMEOUT_S = 60.0
 def fetched(repository: str, name: str) -> str:
     """Return the path of a file of ``repository``, downloaded where it is missing, with all of its parts.
 
-    A download that was interrupted goes on where it stopped. Exits where the hub does not have the file.
+    A download that was interrupted goes on where it stopped, and processes that need the same file download it once.
+    Exits where the hub does not have the file.
     """
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     folder = home / "longboat-gguf" / repository
@@ -28,8 +32,18 @@ def fetched(repository: str, name: str) -> str:
         target = folder / part
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
-            _fetch(repository, part, target)
+            with _only_one(target):
+                if not target.exists():
+                    _fetch(repository, part, target)
     return str(folder / name)
+
+
+@contextlib.contextmanager
+def _only_one(target: Path) -> Iterator[None]:
+    """Hold the lock of a file's download, after the process that has it; the kernel releases a dead process's lock."""
+    with target.with_name(f".{target.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _parts(name: str) -> list[str]:
@@ -40,24 +54,37 @@ def _parts(name: str) -> list[str]:
 
 
 def _fetch(repository: str, name: str, target: Path) -> None:
+    partial = target.with_name(f"{target.name}.partial")
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     url = f"{endpoint}/{repository}/resolve/main/{name}"
-    partial = target.with_name(f"{target.name}.partial")
-    have = partial.stat().st_size if partial.exists() else 0
-    headers = {"user-agent": "longboat"} | ({"range": f"bytes={have}-"} if have else {})
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 # an endpoint of the operator's choice
-    if token := os.environ.get("HF_TOKEN"):
-        request.add_unredirected_header("authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            mode = "ab" if answer.status == 206 else "wb"
-            with partial.open(mode) as file:
-                _copy(answer, file, name)
+        try:
+            _continue(url, partial, name)
+        except urllib.error.HTTPError as error:
+            if error.code != 416 or not partial.exists():
+                raise
+            if error.headers.get("content-range") != f"bytes */{partial.stat().st_size}":  # not what the hub has
+                partial.unlink()
+                _continue(url, partial, name)
     except urllib.error.HTTPError as error:
         raise SystemExit(f"longboat: {repository} has no {name} for us: HTTP {error.code} from {endpoint}") from error
     except OSError as error:
         raise SystemExit(f"longboat: {name} did not arrive from {endpoint}: {error}") from error
     partial.rename(target)
+
+
+def _continue(url: str, partial: Path, name: str) -> None:
+    """Download what ``partial`` lacks. Raises OSError, HTTPError with 416 where the hub has nothing after it."""
+    have = partial.stat().st_size if partial.exists() else 0
+    headers = {"user-agent": "longboat"} | ({"range": f"bytes={have}-"} if have else {})
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 # an endpoint of the operator's choice
+    if token := os.environ.get("HF_TOKEN"):
+        request.add_unredirected_header("authorization", f"Bearer {token}")
+    with (
+        urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,  # noqa: S310
+        partial.open("ab" if answer.status == 206 else "wb") as file,
+    ):
+        _copy(answer, file, name)
 
 
 def _copy(answer: object, file: object, name: str) -> None:

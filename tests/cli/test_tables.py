@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from rich.console import Console
 
+import longboat.cli
 from cli.cli_builders import replica, report
-from longboat.cli.shared.tables import phase_times, resume_lines, start_table, tenant_view
+from longboat.cli.shared.console import make_console
+from longboat.cli.shared.tables import phase_times, replica_table, resume_lines, start_table, tenant_view
 from longboat.cluster.protocol.shown import shown_gateway
 from longboat.core.states import Phase, ResumeLevel, StartTimes
 from longboat.spec.types.gateway import GatewaySpec, TenantSpec
@@ -63,3 +68,19 @@ def test_columns_of_tenants_are_named_as_the_fields_of_the_file() -> None:
         "CONCURRENT",
     ]
     assert row.split() == ["a", "1", "2", "-", "-", "-", "-", "7"]
+
+
+@pytest.mark.parametrize("detail", ["bad template near [/INST]", "[m1] -> [m1, m2]"])
+def test_square_brackets_of_engines_and_files_are_shown_as_they_are(detail: str) -> None:
+    console = make_console(width=400)
+    with console.capture() as shown:
+        console.print(replica_table([replica(phase=Phase.FAILED, detail=detail)], {}, 0.0))
+        console.print(detail)
+    assert [detail in line for line in shown.get().splitlines()] == [False, True, True]
+
+
+def test_only_one_module_makes_consoles() -> None:
+    """Another console would take square brackets in free text for markup."""
+    folder = Path(longboat.cli.__file__).parent
+    makers = {path.name for path in folder.rglob("*.py") if " Console(" in path.read_text()}
+    assert makers == {"console.py"}

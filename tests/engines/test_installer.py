@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 import uv as uv_package
 
-from longboat.core.errors import TransferError, UserInputError
+from longboat.core.errors import ClusterError, TransferError, UserInputError
 from longboat.engines.environments.environment import MARKER, find_environment, installed_environments
 from longboat.engines.environments.installer import InstallRequest, install, parse_engine, request_for
 from longboat.engines.environments.package_sources import PackageSources
@@ -54,10 +56,10 @@ class Bench:
         self.program.write_text(FAKE_UV.format(**names))
         self.program.chmod(0o755)
 
-    def install(self, request: InstallRequest | None = None) -> Steps:
+    def install(self, request: InstallRequest | None = None, *, force: bool = False) -> Steps:
         steps = Steps()
         request = request or request_for("vllm", "0.32.0", platform="cpu")
-        install(request, home=self.home, sources=PackageSources, torch_cpu="", report=steps)
+        install(request, home=self.home, sources=PackageSources, torch_cpu="", report=steps, force=force)
         return steps
 
     @property
@@ -93,6 +95,23 @@ def test_changed_environment_is_built_anew(bench: Bench) -> None:
     bench.install()
     next(bench.folder.glob("lib/*/site-packages/torch-*.dist-info")).rename(bench.folder / "gone")
     assert bench.install().steps
+
+
+def test_environment_in_use_is_not_built_again_unless_forced(bench: Bench) -> None:
+    bench.install()
+    next(bench.folder.glob("lib/*/site-packages/torch-*.dist-info")).rename(bench.folder / "gone")
+    program = bench.folder / "bin" / "sleep"
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "60"]) as process:
+        try:
+            with pytest.raises(ClusterError, match=str(process.pid)) as caught:
+                bench.install()
+            assert "--force" in caught.value.hint
+            assert program.exists()
+            assert bench.install(force=True).steps
+            assert not program.exists()
+        finally:
+            process.kill()
 
 
 def test_failed_install_leaves_nothing_that_counts(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,10 +17,14 @@ CONTENT = bytes(range(256)) * 40
 
 
 class Hub(BaseHTTPRequestHandler):
-    """A hub with the files of one repository. It ends the first answer about ``short.gguf`` too early."""
+    """A hub with the files of one repository.
+
+    It ends the first answer about ``short.gguf`` too early, and sends the rest of ``gated.gguf`` when it may.
+    """
 
     asked: ClassVar[list[tuple[str, str]]]
     ended_early: ClassVar[set[str]]
+    may_end: ClassVar[threading.Event]
 
     def do_GET(self) -> None:
         name = self.path.removeprefix("/org/name-GGUF/resolve/main/")
@@ -28,11 +33,21 @@ class Hub(BaseHTTPRequestHandler):
         if not name.endswith(".gguf") or name.startswith("none"):
             self.send_error(404)
             return
+        if first >= len(CONTENT):
+            self.send_response(416)
+            self.send_header("content-range", f"bytes */{len(CONTENT)}")
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
         self.send_response(206 if first else 200)
         self.send_header("content-length", str(len(CONTENT) - first))
         self.end_headers()
         is_short = name == "short.gguf" and name not in self.ended_early
         self.ended_early.add(name)
+        if name == "gated.gguf":
+            self.wfile.write(CONTENT[first : first + 1000])
+            assert self.may_end.wait(30)
+            first += 1000
         self.wfile.write(CONTENT[first : 1000 if is_short else None])
 
     def log_message(self, *_: object) -> None:
@@ -44,6 +59,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     class ThisHub(Hub):
         asked: ClassVar[list[tuple[str, str]]] = []
         ended_early: ClassVar[set[str]] = set()
+        may_end: ClassVar[threading.Event] = threading.Event()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), ThisHub) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -51,6 +67,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("HF_HOME", str(tmp_path))
         yield ThisHub
+        ThisHub.may_end.set()
         server.shutdown()
         thread.join()
 
@@ -79,3 +96,25 @@ def test_a_missing_file_is_an_error_without_a_file(hub: type[Hub], tmp_path: Pat
     with pytest.raises(SystemExit, match=r"has no none\.gguf for us: HTTP 404"):
         fetched("org/name-GGUF", "none.gguf")
     assert not list(tmp_path.rglob("none.gguf*"))
+
+
+def test_processes_that_need_the_same_file_download_it_once(hub: type[Hub], tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        runs = [pool.apply_async(fetched, ("org/name-GGUF", "gated.gguf")) for _ in range(3)]
+        while not list(tmp_path.rglob("gated.gguf.partial")):
+            runs[0].wait(0.05)
+        runs[1].wait(1.0)  # the others have begun, or wait
+        hub.may_end.set()
+        paths = {run.get(60) for run in runs}
+    assert [Path(path).read_bytes() for path in paths] == [CONTENT]
+    assert hub.asked == [("gated.gguf", "")]
+
+
+@pytest.mark.parametrize("left", [CONTENT, CONTENT + b"and more"], ids=["whole", "longer than the file"])
+def test_a_download_that_has_nothing_left_to_ask_for_ends(hub: type[Hub], tmp_path: Path, left: bytes) -> None:
+    folder = tmp_path / "longboat-gguf" / "org" / "name-GGUF"
+    folder.mkdir(parents=True)
+    (folder / "q8.gguf.partial").write_bytes(left)
+    assert Path(fetched("org/name-GGUF", "q8.gguf")).read_bytes() == CONTENT
+    assert ("q8.gguf", "") in hub.asked or left == CONTENT
+    assert not list(folder.glob("*.partial"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import threading
 import time
 from pathlib import Path
@@ -77,6 +78,25 @@ def test_a_cut_fetch_continues_where_it_was(storage: RangeServer, node: MakeNode
         in storage.files["SHA256SUMS"].decode()
     )
     held.release()
+
+
+def test_a_slow_storage_that_goes_on_sending_is_not_given_up(storage: RangeServer, node: MakeNode) -> None:
+    storage.before = lambda name: time.sleep(1.0)  # no piece comes within the fetch's patience
+    held = node(patience_s=0.3).hold(storage.source)
+    assert (held.path / "model.safetensors").read_bytes() == storage.files["model.safetensors"]
+    held.release()
+
+
+def test_a_storage_that_cuts_every_response_is_given_up(storage: RangeServer, node: MakeNode) -> None:
+    def cut(name: str) -> int | None:
+        if name != "model.safetensors":
+            return None
+        time.sleep(random.random())  # some request runs at any time
+        return -1
+
+    storage.before = cut
+    with pytest.raises(TransferError, match=r"1 of 6 pieces are kept"):
+        node(patience_s=1.0).hold(storage.source)
 
 
 def test_a_storage_that_is_away_is_named_and_what_is_there_is_used(storage: RangeServer, node: MakeNode) -> None:

@@ -25,7 +25,6 @@ def count_lines(report: FleetReport, *, all_of_them: bool) -> Iterator[str]:
 
 def decision_table(report: FleetReport) -> Table:
     """Show the newest changes, with what they were decided from."""
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -34,7 +33,7 @@ def decision_table(report: FleetReport) -> Table:
     for decision in report.decisions:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision["at_s"]))
         change = f"{decision['before']} -> {decision['replicas']}"
-        table.add_row(at, decision["model"], change, escape(decision["by"]), _reason(decision))
+        table.add_row(at, decision["model"], change, decision["by"], _reason(decision))
     return table
 
 

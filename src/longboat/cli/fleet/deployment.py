@@ -68,7 +68,7 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
         applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
         return
     for line in (*_ended_holds(holds, applied.fleet), *started_lines(told, applied.fleet)):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
     applied.action, applied.changes = ("changed", tuple(change.lines())) if change else ("started", ())

@@ -165,7 +165,7 @@ def _tell(report: FleetReport, told: set[str], console: Console) -> None:
     for line in lines:
         if line not in told:
             told.add(line)
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True)
 
 
 def _phase_words(state: ReplicaState) -> str:

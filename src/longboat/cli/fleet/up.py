@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
+from rich.text import Text
 
 from longboat.cli.fleet.all_mistakes import read_whole
 from longboat.cli.fleet.applied import Applied
@@ -177,7 +178,7 @@ def _leave(session: Session, applied: Applied, console: Console, stays: bool) ->
             if not stays:
                 take_down(session, applied, console)
         except LongboatError as error:
-            console.print(f"[yellow]not everything could be taken down: {error}[/yellow]")
+            console.print(f"not everything could be taken down: {error}", style="yellow")
     if applied.started_cluster and not stays:
         _stop_cluster(console)
 
@@ -207,16 +208,17 @@ def _print_addresses(session: Session, fleet: Fleet, console: Console) -> None:
     report = session.try_report()
     gateways = report.gateways if report else ()
     for gateway in gateways:
-        console.print(f"[green]ready[/green]  {gateway.url}/v1  on {gateway.hostname}", highlight=False, soft_wrap=True)
+        told = Text.assemble(("ready", "green"), f"  {gateway.url}/v1  on {gateway.hostname}")
+        console.print(told, soft_wrap=True)
     for gateway in gateways_here(gateways)[:1]:
         message = '{"role":"user","content":"What is Longboat?"}'
         body = f'{{"model":"{fleet.names[0]}","stream":true,"messages":[{message}]}}'
         key = ' -H "Authorization: Bearer $LONGBOAT_API_KEY"' if fleet.gateway.auth == "keys" else ""
         line = f"curl -N {gateway.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"
         console.print("\ntry it:", highlight=False)
-        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
     if report and (note := key_note(fleet, report)):
-        console.print(note, highlight=False, soft_wrap=True, markup=False)
+        console.print(note, highlight=False, soft_wrap=True)
 
 
 def _start_cluster(console: Console) -> tuple[dict[str, str], bool]:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from longboat.cli.shared.console import make_console
 from longboat.hosts.plan.steps import HostPlan
 from longboat.spec.files.hosts_file import HostSection
 
@@ -24,7 +25,7 @@ class Board:
     """What happens on each host now. Use it as a context manager."""
 
     def __init__(self, hosts: Sequence[HostSection], console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or make_console(stderr=True, plain_lines=True)
         self._hosts = hosts
         self._told = {host.host: "waiting" for host in hosts}
         self._since_s = {host.host: time.monotonic() for host in hosts}
@@ -48,13 +49,13 @@ class Board:
         self._told[host] = what
         self._since_s[host] = time.monotonic()
         if self._live is None:
-            self._console.print(f"{host}: {what}", markup=False)
+            self._console.print(f"{host}: {what}")
 
     def planned(self, plans: Sequence[HostPlan]) -> None:
         """Print what will be done and why."""
         for plan in plans:
             for step in plan.steps:
-                self._console.print(f"{plan.host.host}: {step.what} ({step.why})", markup=False)
+                self._console.print(f"{plan.host.host}: {step.what} ({step.why})")
             self._left[plan.host.host] = f"{len(plan.steps)} steps" if plan.steps else ""
 
     def _table(self) -> Table:

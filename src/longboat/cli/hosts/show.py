@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from longboat.cli.hosts.run import read_hosts
+from longboat.cli.shared.console import make_console
 from longboat.hosts.plan.facts import HostFacts
 from longboat.hosts.remote.look import Look, look_at
 from longboat.hosts.remote.ssh import connections
@@ -72,4 +71,4 @@ def _print(rows: list[dict[str, str]]) -> None:
         table.add_column(name.upper(), overflow="fold")
     for row in rows:
         table.add_row(*(row[name] for name in names))
-    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)
+    make_console(width=_PIPE_COLUMNS).print(table)

@@ -152,7 +152,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         ends = "never" if row["expires_s"] is None else _day(row["expires_s"])
         ended = " (ended)" if row["expired"] else ""
         table.add_row(row["key_id"], row["tenant"], _day(row["created_s"]), f"{ends}{ended}", row["note"])
-    make_console().print(table, markup=False)
+    make_console().print(table)
 
 
 def _day(unix_s: float) -> str:

@@ -92,6 +92,8 @@ def _age_of_nodes(report: FleetReport) -> str:
 
 def _show(session: Session | QuickSession, as_json: bool, wait: Wait, *, why: bool) -> None:
     """Ask for the fleet's state, end the wait, ask the gateways, and print it all."""
+    from rich.text import Text
+
     from longboat.cli.shared.console import make_console
 
     report = _report(session)
@@ -107,7 +109,7 @@ def _show(session: Session | QuickSession, as_json: bool, wait: Wait, *, why: bo
     limits = _external_limits(session, report)
     console = make_console()
     number = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-    console.print(f"fleet [bold]{report.fleet}[/bold]  {number}{_age_of_nodes(report)}", highlight=False)
+    console.print(Text.assemble("fleet ", (report.fleet, "bold"), f"  {number}{_age_of_nodes(report)}"))
     _print(console, report, limits, why=why)
     if kept is not None:
         words = f"kept in {kept}; longboat plan calibrate {kept} fits predictions to it"
@@ -124,9 +126,9 @@ def _print(
     if report.partial:
         console.print("the controller has just started: replicas may be missing here", style="dim", highlight=False)
     for line in count_lines(report, all_of_them=why):
-        console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+        console.print(line, style="dim", highlight=False, soft_wrap=True)
     for line in _started_lines(report):
-        console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+        console.print(line, style="dim", highlight=False, soft_wrap=True)
     if why:
         console.print(decision_table(report))
         console.print(start_table(getattr(report, "starts", {})))
@@ -173,7 +175,7 @@ def _limits_document(session: Session | QuickSession, report: FleetReport) -> di
 
 def _print_limits(console: Console, limits: list[dict[str, Any]], silent: Mapping[str, str]) -> None:
     if limits:
-        console.print(limit_table(limits), markup=False, highlight=False)
+        console.print(limit_table(limits), highlight=False)
     for node, why in silent.items():
         words = f"today's limits do not include node {node}: {why}" if node else f"limits of today: {why}"
         console.print(words, style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -78,7 +78,7 @@ def _print(rows: list[dict[str, Any]], limits: list[dict[str, Any]], first_day: 
         print(f"no requests since {first_day} (UTC)")
     if limits:
         print()
-        make_console().print(limit_table(limits), markup=False, highlight=False)
+        make_console().print(limit_table(limits), highlight=False)
 
 
 def added_up(entries: Iterable[Mapping[str, Any]], first_day: str) -> list[dict[str, Any]]:
@@ -139,4 +139,4 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         cost = (f"{row['cost']:,.4f} {row['currency']}".rstrip() if "cost" in row else "",) if has_cost else ()
         table.add_row(*(str(row[key]) for key in KEYS), *(f"{row[name]:,}" for name in COUNTS), *cost)
-    make_console().print(table, markup=False, highlight=False)
+    make_console().print(table, highlight=False)

@@ -40,11 +40,12 @@ def run_why(request_id: str, *, url: str | None, as_json: bool) -> None:
 
 
 def _show(request: Mapping[str, Any]) -> None:
+    from rich.text import Text
+
     console = make_console()
     routing, choice = request["routing"], request["routing"].get("choice")
-    console.print(
-        f"[bold]{request['id']}[/bold]  {request['path']}  {request['pool']}  {request['outcome']}", highlight=False
-    )
+    where = f"  {request['path']}  {request['pool']}  {request['outcome']}"
+    console.print(Text.assemble((request["id"], "bold"), where))
     console.print(f"model: {routing['chosen']}, because of its {routing['reason']}", highlight=False)
     if choice is None:
         console.print(f"replica: {request['replica'] or 'none'}; there was no choice among replicas", highlight=False)

@@ -8,6 +8,9 @@ from typing import Self
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
+
+from longboat.cli.shared.console import make_console
 
 __all__ = ("Progress",)
 
@@ -16,7 +19,7 @@ class Progress:
     """A ``Reporter`` that writes to stderr. Use as a context manager; it ends the last step."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or make_console(stderr=True, plain_lines=True)
         self._status: Status | None = None
         self._text = ""
         self._since_s = 0.0
@@ -34,17 +37,17 @@ class Progress:
         self._end("done")
         self._text, self._since_s = text, time.monotonic()
         if self._console.is_terminal:
-            self._status = self._console.status(f"{text} …")
+            self._status = self._console.status(Text(f"{text} …"))
             self._status.start()
 
     def note(self, text: str) -> None:
         """Print a line of its own."""
-        self._console.print(f"note: {text}", markup=False)
+        self._console.print(f"note: {text}")
 
     def _end(self, how: str) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
         if self._text:
-            self._console.print(f"{self._text}: {how}, {time.monotonic() - self._since_s:.1f} s", markup=False)
+            self._console.print(f"{self._text}: {how}, {time.monotonic() - self._since_s:.1f} s")
             self._text = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,16 +25,19 @@ def install_command(
     platform: Annotated[str, typer.Option(help="cpu or cuda.  [default: what this machine has]")] = "",
     python: Annotated[str, typer.Option(help="Python of the environment: a version (3.12) or an interpreter.")] = "",
     name: Annotated[str, typer.Option(help="Name of the environment.  [default: ENGINE-VERSION-PLATFORM]")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Build it again even while processes use it.")] = False,
 ) -> None:
     """Install an engine into an environment of its own.
 
     An environment that is finished is left as it is.
     """
-    installed = run_install(engine, platform=platform, python=python, name=name)
+    installed = run_install(engine, platform=platform, python=python, name=name, force=force)
     typer.echo(f"{installed.name} is ready: {installed.environment.python}")
 
 
-def run_install(engine: str, *, platform: str = "", python: str = "", name: str = "") -> InstalledEnvironment:
+def run_install(
+    engine: str, *, platform: str = "", python: str = "", name: str = "", force: bool = False
+) -> InstalledEnvironment:
     """Install with progress on stderr. Empty values mean the defaults of ``longboat engines install``."""
     from longboat.cli.node.engine_progress import Progress
     from longboat.engines.environments.engine_lock import ENGINE_PYTHON, TORCH_CPU_VARIABLE
@@ -47,7 +49,14 @@ def run_install(engine: str, *, platform: str = "", python: str = "", name: str 
     request = request_for(kind, version, platform=platform, python=python or ENGINE_PYTHON, name=name)
     torch_cpu = os.environ.get(TORCH_CPU_VARIABLE, "")
     with Progress() as progress:
-        return install(request, home=home_folder(), sources=package_sources, torch_cpu=torch_cpu, report=progress)
+        return install(
+            request,
+            home=home_folder(),
+            sources=package_sources,
+            torch_cpu=torch_cpu,
+            report=progress,
+            force=force,
+        )
 
 
 @engines_app.command("python")
@@ -101,8 +110,9 @@ def _print_json(found: list[InstalledEnvironment]) -> None:
 
 
 def _print_table(found: list[InstalledEnvironment]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from longboat.cli.shared.console import make_console
 
     table = Table(box=None, pad_edge=False)
     for heading in ("NAME", "ENGINE", "VERSION", "PLATFORM", "SIZE", "INSTALLED", "PYTHON"):
@@ -113,7 +123,7 @@ def _print_table(found: list[InstalledEnvironment]) -> None:
         first = (str(row[key]) for key in ("name", "engine", "version", "platform"))
         table.add_row(*first, size, str(row["installed_at"]), str(row["python"]))
     # A pipe has no width; print one line for each environment there.
-    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)
+    make_console(width=_PIPE_COLUMNS).print(table)
 
 
 def _row(item: InstalledEnvironment) -> dict[str, str | int]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from longboat.cli.shared.console import make_console
 from longboat.planner.machines.pools import system_notes
 from longboat.planner.memory.fit import RankBytes
 from longboat.planner.predict.number import Number
@@ -29,8 +30,7 @@ SHOWN_PLANS, SHOWN_REJECTED = 6, 8
 
 def console() -> Console:
     """Return a console that is wide where the output is not a terminal, so that tables do not fold."""
-    found = Console()
-    return found if found.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)
+    return make_console(width=WIDTH_WITHOUT_TERMINAL)
 
 
 def simple_table(*columns: str) -> Table:

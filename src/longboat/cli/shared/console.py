@@ -1,4 +1,4 @@
-"""The console that commands print their tables to."""
+"""The console that commands print to. Square brackets in what they print are text, never Rich's markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ __all__ = ("make_console",)
 WIDTH_WITHOUT_TERMINAL = 200
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Return a console that does not fold tables when its output is not a terminal."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH_WITHOUT_TERMINAL)
+def make_console(*, stderr: bool = False, width: int = WIDTH_WITHOUT_TERMINAL, plain_lines: bool = False) -> Console:
+    """Return a console that does not fold tables when its output is not a terminal.
+
+    width: columns without a terminal. plain_lines: colour no words, and fold nothing
+    """
+    terminal = Console(stderr=stderr).is_terminal
+    return Console(
+        stderr=stderr,
+        width=None if terminal or plain_lines else width,
+        markup=False,
+        highlight=not plain_lines,
+        soft_wrap=plain_lines,
+    )

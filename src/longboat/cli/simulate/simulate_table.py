@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
+from longboat.cli.shared.console import make_console
 from longboat.simulator.results.result import Result, quantiles
 
 __all__ = ("print_results",)
@@ -20,8 +20,7 @@ _COLUMNS = (
 
 def print_results(title: str, results: Sequence[Result]) -> None:
     """Print a row for each policy."""
-    found = Console()
-    console = found if found.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+    console = make_console(width=_WIDTH_WITHOUT_TERMINAL)
     console.print(title, highlight=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in _COLUMNS:

@@ -29,6 +29,7 @@ from longboat.engines.environments.environment import (
     read_marker,
 )
 from longboat.engines.environments.package_sources import PackageSources
+from longboat.engines.environments.removal import check_unused
 from longboat.engines.registry import adapter_for, installable
 from longboat.file_lock import FileLock
 
@@ -103,18 +104,22 @@ def install(
     sources: Callable[[], PackageSources],
     torch_cpu: str,
     report: Reporter,
+    force: bool = False,
 ) -> InstalledEnvironment:
     """Build the environment, or do nothing where the same one already exists.
 
     sources: called only when something must be built
     torch_cpu: folder or index that has PyTorch's CPU build, in addition to ``sources``; empty: ``sources`` have it
-    Raises UserInputError where the request cannot be met, ClusterError where the disk is full, TransferError where
-    packages do not arrive.
+    force: also build where processes use the environment; they keep what they have loaded, and fail at the next import
+    Raises UserInputError where the request cannot be met, ClusterError where the disk is full or processes use what
+    would be built again, TransferError where packages do not arrive.
     """
     folder = engines_folder(home) / request.folder_name
     with _only_one(folder, report):
         if present := _present(folder, request):
             return present
+        if not force:
+            check_unused(folder)
         recipe = engine_lock.recipe_of(request.kind)
         _check_space(folder, recipe.free_bytes[request.platform])
         uv = Uv.found(sources(), torch_cpu if request.platform == "cpu" and recipe.pins_torch else "")

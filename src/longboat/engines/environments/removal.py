@@ -11,7 +11,7 @@ from longboat.core.errors import ClusterError, UserInputError
 from longboat.engines.environments.environment import MARKER, engines_folder
 from longboat.file_lock import FileLock
 
-__all__ = ("remove", "size_bytes", "users_of")
+__all__ = ("check_unused", "remove", "size_bytes", "users_of")
 
 
 def remove(name: str, home: Path, *, force: bool = False) -> int:
@@ -28,14 +28,20 @@ def remove(name: str, home: Path, *, force: bool = False) -> int:
     if (lock := FileLock.taken(folder.parent / f".{name}.lock")) is None:
         raise ClusterError(f"{name} is being installed", hint="wait until it is finished")
     with lock:
-        if (pids := users_of(folder)) and not force:
-            listed = ", ".join(map(str, pids[:5])) + (" …" if len(pids) > 5 else "")
-            hint = "take the models that use it down, or stop the node (longboat node stop); or add --force"
-            raise ClusterError(f"{name} is used by {len(pids)} processes (pid {listed})", hint=hint)
+        if not force:
+            check_unused(folder)
         taken_bytes = size_bytes(folder)
         (folder / MARKER).unlink(missing_ok=True)  # from here on it counts as unfinished
         shutil.rmtree(folder)
     return taken_bytes
+
+
+def check_unused(folder: Path) -> None:
+    """Raise ClusterError where processes of this machine use the environment."""
+    if pids := users_of(folder):
+        listed = ", ".join(map(str, pids[:5])) + (" …" if len(pids) > 5 else "")
+        hint = "take the models that use it down, or stop the node (longboat node stop); or add --force"
+        raise ClusterError(f"{folder.name} is used by {len(pids)} processes (pid {listed})", hint=hint)
 
 
 def size_bytes(folder: Path) -> int:

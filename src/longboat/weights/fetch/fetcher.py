@@ -29,12 +29,22 @@ REFUSED_S: Final = 2.0
 """A node that the storage refuses waits this long for pieces of other nodes before it gives up."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request for a piece that runs."""
+
+    order: Order
+    began_at_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
     """How a fetch behaves."""
 
     parallel: int = 8  # pieces at the same time
-    patience_s: float = 120.0  # a fetch that brings no piece for this long is given up
+    # A fetch that brings no piece for this long is given up, unless requests that it began before the first failure
+    # still run: each ends by itself where no bytes come, so a slow link has all the time that it needs.
+    patience_s: float = 120.0
     limits: StorageLimits = field(default_factory=StorageLimits)  # of the storage, where the node reads alone
 
 
@@ -57,7 +67,8 @@ class Fetcher:  # size: the state of one fetch, most of it counts
         self._client = client
         self._options = options
         self._on_progress = on_progress
-        self._running: dict[Future[Done | Failed], Order] = {}
+        self._running: dict[Future[Done | Failed], _Request] = {}
+        self._failed_at_s: float | None = None  # when the first request failed since a piece came
         self._done: list[Done] = []
         self._failed: list[Failed] = []
         self._error: TransferError | None = None  # the last one that may pass
@@ -91,10 +102,10 @@ class Fetcher:  # size: the state of one fetch, most of it counts
         if not (room or self._done or self._failed or is_due):
             return
         answer = self._ask(room)
-        running = {order.piece for order in self._running.values()}
+        running = {request.order.piece for request in self._running.values()}
         for order in answer.orders:
             if order.piece not in running and not self._folder.record.has(order.piece):
-                self._running[pool.submit(self._fetch, order)] = order
+                self._running[pool.submit(self._fetch, order)] = _Request(order, time.monotonic())
 
     def _ask(self, room: int) -> Answer:
         done, self._done = tuple(self._done), []
@@ -118,11 +129,13 @@ class Fetcher:  # size: the state of one fetch, most of it counts
             return
         finished, _ = wait(self._running, timeout=PAUSE_S, return_when=FIRST_COMPLETED)
         for future in finished:
-            order = self._running.pop(future)
+            order = self._running.pop(future).order
             outcome = future.result()
             if isinstance(outcome, Failed):
                 self._failed.append(outcome)
+                self._failed_at_s = self._failed_at_s or time.monotonic()
                 continue
+            self._failed_at_s = None
             self._done.append(outcome)
             length = self._folder.pieces[order.piece].length
             self._arrived_at_s = time.monotonic()
@@ -178,7 +191,7 @@ class Fetcher:  # size: the state of one fetch, most of it counts
         waited_s = time.monotonic() - self._arrived_at_s
         patience_s = REFUSED_S if self._link.is_shared else 0.0
         refused = isinstance(self._error, RefusedError) and waited_s > patience_s and not self._running
-        if not refused and waited_s < self._options.patience_s:
+        if not refused and (waited_s < self._options.patience_s or self._has_hope()):
             return
         kept = f"{len(self._folder.record.present())} of {len(self._folder.pieces)} pieces are kept"
         again = "then run it again: the fetch continues where it was"
@@ -188,3 +201,8 @@ class Fetcher:  # size: the state of one fetch, most of it counts
             )
         kind = type(self._error)
         raise kind(f"{self._error.message}; {kept}", hint=f"{self._error.hint or 'check the network'}; {again}")
+
+    def _has_hope(self) -> bool:
+        """Return whether a request still runs that began before any failed since the last piece."""
+        began_s = (request.began_at_s for request in self._running.values())
+        return any(self._failed_at_s is None or at_s < self._failed_at_s for at_s in began_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import select
 import socket
 import threading
 import time
@@ -66,12 +67,16 @@ class NodeClient:
     def _exchange(
         self, at: str, method: str, path: str, body: bytes, timeout_s: float, length: int | None
     ) -> tuple[bytearray, tuple[str, str]]:
-        """Send one request; return the body, and the proofs of request and answer."""
+        """Send one request; return the body, and the proofs of request and answer.
+
+        A turn is sent once. The tracker would take a second one for another turn, and keep the orders of the first for
+        a node that never got them. A node whose turn failed reports everything that it has, which frees them.
+        """
         kept = self._taken(at)
         try:
             return self._once(kept, at, method, path, body, timeout_s, length)
         except (OSError, http.client.HTTPException) as error:
-            if kept is None:
+            if kept is None or method != "GET":
                 raise TransferError(f"node {at} cannot be reached: {type(error).__name__}") from None
         try:  # the other side may have closed a connection that was idle
             return self._once(None, at, method, path, body, timeout_s, length)
@@ -108,11 +113,15 @@ class NodeClient:
         return data, (proof, response.headers.get(HEADER, ""))
 
     def _taken(self, at: str) -> http.client.HTTPConnection | None:
+        """Return an idle connection to the node that the other side has not closed."""
         with self._lock:
-            for position, (known, connection) in enumerate(self._idle):
-                if known == at:
-                    del self._idle[position]
+            for position, (known, connection) in reversed(list(enumerate(self._idle))):
+                if known != at:
+                    continue
+                del self._idle[position]
+                if not _is_closed(connection):
                     return connection
+                connection.close()
         return None
 
     def _keep(self, at: str, connection: http.client.HTTPConnection) -> None:
@@ -122,6 +131,15 @@ class NodeClient:
                 return
         with contextlib.suppress(OSError):
             connection.close()
+
+
+def _is_closed(connection: http.client.HTTPConnection) -> bool:
+    """Return whether an idle connection has ended: something to read on it is its end, or belongs to no request."""
+    if connection.sock is None:
+        return True
+    watched = select.poll()
+    watched.register(connection.sock, select.POLLIN)
+    return bool(watched.poll(0))
 
 
 def _read(connection: http.client.HTTPConnection, response: http.client.HTTPResponse, length: int | None) -> bytearray:
