@@ -234,12 +234,19 @@ def test_host_without_power_comes_back_by_itself(story: Story, number: int) -> N
 
 
 def test_killed_node_is_restarted_by_systemd(story: Story) -> None:
+    before = _num_restarts(story.worker)
     story.worker.ssh("sudo systemctl kill -s KILL longboat-node")
-    end_s = time.monotonic() + 120.0
+    end_s = time.monotonic() + 300.0
     while story.cluster("status").returncode and time.monotonic() < end_s:
         time.sleep(2.0)
-    assert "NRestarts=1" in story.worker.ssh("systemctl show longboat-node -p NRestarts").stdout
+    journal = story.worker.ssh("sudo journalctl -u longboat-node -n 60 --no-pager").stdout
+    assert _num_restarts(story.worker) == before + 1, journal
     assert story.answers(story.head)
+
+
+def _num_restarts(host: BootedHost) -> int:
+    """How often systemd has restarted the node's unit: more than once, where a start on a busy machine failed."""
+    return int(host.ssh("systemctl show longboat-node -p NRestarts --value").stdout)
 
 
 def test_host_is_removed_and_added_again(story: Story) -> None:

@@ -47,12 +47,12 @@ def settled(up: FleetLab, number: int) -> bool:
 def change(up: FleetLab, path: str, number: int, *, num_clients: int = 8) -> list[str]:
     """Bring ``path`` up while every replica is at work; what was wrong with the answers.
 
-    An answer takes seconds even alone, and the clients begin one after the other: otherwise all answers of a replica
-    could end together, just before it is taken out.
+    An answer takes seconds even alone, and answers of a replica do not end together: whenever the replica is taken out,
+    some are far from their end. Together, all could end before the gateway hands them on.
     """
     wait_until("every level of resuming is proved", lambda: all(level != "none" for level, _ in levels(up)), 120)
     url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
-    with Load(url, "a", num_clients=num_clients, max_tokens=400, apart_s=0.7, timeout_s=240.0, more=long) as clients:
+    with Load(url, "a", num_clients=num_clients, max_tokens=900, timeout_s=240.0, apart_s=1.0, more=long) as clients:
         num_replicas = len(up.replicas("a"))
         wait_until("every replica is at work", lambda: len(clients.replicas_at_work()) == num_replicas, 120)
         up.must("up", path, "--detach", timeout_s=600)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.states import Phase
 from longboat.folders import home_folder
 from longboat.planner.search.measured import Pair, merged_rows, pair_of, row_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ("MEASURED_FILE", "forced_lines", "keep_pairs", "pair_table", "pairs_of")
 
@@ -45,6 +45,9 @@ def forced_lines(report: FleetReport) -> list[str]:
 
 def pair_table(pairs: Mapping[str, Pair]) -> Table:
     """Return predicted / measured, and of how many tokens; a dash where there is no such figure."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("PREDICTED / MEASURED", "KV BLOCKS", "MEMORY OF A RANK", "ITL", "TTFT", "CONCURRENT", "TOKENS"):
         table.add_column(column, no_wrap=True)

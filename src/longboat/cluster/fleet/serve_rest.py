@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -67,6 +66,8 @@ class ServeRest:
 
     def _call(self, method: str, path: str, document: dict[str, Any] | None = None) -> bytes:
         """Return the body of the reply. Each call has its own connection: the threads of a loop share this object."""
+        from http.client import HTTPConnection, HTTPException  # status loads this module, and calls nothing
+
         place = urlsplit(self.url)
         connection = HTTPConnection(place.hostname or "", place.port or 80, timeout=self._timeout_s)
         body = json.dumps(document) if document is not None else None
