@@ -37,6 +37,8 @@ def test_a_fitting_class_is_taken(architecture: str, task: Task) -> None:
         (CLASSES, "embed", "task: classify"),
         ("Qwen3ForCausalLM", "rerank", "task: embed"),
         ("BertModel", "classify", "task: embed"),
+        ("MoshiForCausalLM", "generate", "another model"),
+        ("HrmTextForCausalLM", "generate", "another model"),
     ],
 )
 def test_another_class_is_refused_with_a_way_out(architecture: str, task: Task, hint: str) -> None:

@@ -19,11 +19,11 @@ from longboat.engines.card_parts import planned_memory
 from longboat.engines.registry import adapter_for, splits_of
 from longboat.planner.fleet.decide import Decision, decide
 from longboat.planner.fleet.inputs import PlannerInputs
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.processor_part import processor_part
 from longboat.planner.memory.split_shape import even_stages
 from longboat.planner.predict.calibration.rows import read_rows
 from longboat.planner.predict.calibration.sample import SampleMaker
-from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for, machine_of
 from longboat.planner.search.forecast_document import planned_values
 from longboat.planner.search.measured import at_users, merged_rows, pair_of, row_of

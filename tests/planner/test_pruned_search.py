@@ -14,10 +14,10 @@ from longboat.catalog.quantized_names import named_model
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.planner.machines.pools import pools_of
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.fit import plan_fit
 from longboat.planner.memory.split_shape import EngineKind, Split
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
-from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.machine import LOOPBACK
 from longboat.planner.search.ceiling import Ceilings
 from longboat.planner.search.demand import Demand, Slo

@@ -50,6 +50,11 @@ ENDINGS: Mapping[str, str] = {
 # Words beside these that change no bytes (unsloth's UD mixes are close to llama.cpp's own).
 EMPTY_ENDINGS = ("gguf", "dynamic", "block", "quantized", "instruct", "chat", "it", "hf", "ud", "imatrix", "i1", "mlx")
 GGUF_ENDING = re.compile(r"(?:^|-)((?:i?q)\d(?:-[a-z0-9]+){0,2})$")
+# Words in names of models that generate no text.
+SPEECH = ("whisper", "tts", "parakeet")
+NO_GENERATORS = re.compile(
+    rf"(?:^|[^a-z])({'|'.join(SPEECH)}|embed(?:ding|dings|der)?|rerank(?:er)?|bge|all-minilm|gte|e5|colbert)(?:[^a-z]|$)"
+)
 # Names of mixes that llama.cpp does not have → its mix of about the same size.
 NEAR_MIXES = {"q3_k_xl": "q3_k_l", "q4_k_xl": "q4_k_m", "q5_k_xl": "q5_k_m", "q6_k_xl": "q6_k", "q2_k_l": "q2_k"}
 
@@ -118,6 +123,15 @@ def find_entry(name: str, library: Library) -> ModelEntry | None:
 
 
 def _unknown(name: str, told: QuantizedName | None, library: Library) -> UserInputError:
+    """Return the error, with what the name says of the model where that is for something else than text."""
+    if found := NO_GENERATORS.search(name.lower()):
+        what = "speech" if found[1] in SPEECH else "embeddings or scores"
+        return UserInputError(
+            f"{name!r} is by its name a model for {what}, and a plan is for models that generate text",
+            hint="serve it by a fleet file, with its name on the hub and task: embed or task: rerank"
+            if what != "speech"
+            else "plan a model that generates text: longboat plan list models",
+        )
     wanted = told.base if told else name
     near = nearest_names(wanted, library.models)
     hint = f"did you mean {' or '.join(near)}?" if near else "give a folder, a GGUF file or a config.json"

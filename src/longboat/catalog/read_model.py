@@ -31,6 +31,7 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 # A model with a quantization tag, as llama.cpp and Ollama write it.
 HUB_TAG = re.compile(r"[\w.-]+/[\w.-]+:[\w.-]+")
 SPLIT_GGUF = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+FILE_ENDINGS = (".gguf", ".safetensors", ".json")
 FIRST_PIECE_BYTES = 1 << 20
 MAX_GGUF_HEADER_BYTES = 1 << 28
 
@@ -49,10 +50,19 @@ def read_model(source: str, library: Library, fetch: Fetch | None = None) -> Mod
     if source.startswith(("http://", "https://")):
         return _read_address(source, _needed(fetch, source))
     if "/" not in source or HUB_TAG.fullmatch(source):
-        return named_model(source, library)
+        return _named(source, library)
     if HUB_NAME.fullmatch(source) is None:
         raise UserInputError(f"there is no file or folder {source}", hint=WITHOUT_NETWORK)
     return read_hub_or_catalog(source, library, fetch)
+
+
+def _named(source: str, library: Library) -> ModelShape:
+    try:
+        return named_model(source, library)
+    except UserInputError:
+        if not source.endswith(FILE_ENDINGS):
+            raise
+        raise UserInputError(f"there is no file {source}, and no model of that name", hint=WITHOUT_NETWORK) from None
 
 
 def _read_path(path: Path) -> ModelShape:

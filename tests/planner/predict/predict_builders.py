@@ -5,10 +5,10 @@ from __future__ import annotations
 from longboat.catalog.library import Library, built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.predict.calibration.sample import stored_as
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, even_stages
-from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.machine import Fabric, Machine, fabric_of, machine_of
 from longboat.planner.predict.serving import Prediction, predict

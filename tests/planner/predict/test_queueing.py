@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from longboat.planner.predict.engine import EngineTraits, engine_traits
+from longboat.planner.memory.engine import EngineTraits, engine_traits
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.queueing import first_token_passes, interference_share, polled_steps
 

@@ -8,10 +8,10 @@ import pytest
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.constants import Measured
 from longboat.planner.predict.deployment import Deployment, Stage
-from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.machine import machine_of
 from longboat.planner.predict.serving import Prediction, predict

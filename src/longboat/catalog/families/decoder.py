@@ -45,7 +45,7 @@ PERIODS = {"cohere2": 4, "cohere2_moe": 4, "olmo3": 4, "exaone4": 4, "cwm": 4, "
 # Families in which a window without a list of layers covers every layer; vLLM and transformers agree.
 SLIDING = ("mistral", "mixtral", "phi3", "phimoe", "starcoder2", "phi4mm", "ministral3", "granite_swa")
 WIDTHS = (
-    *("dense_intermediate_size", "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"),
+    *("dense_intermediate_size", "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff", "dim_ff"),
     "ff_intermediate_size",
 )
 HIDDEN = ("hidden_size", "n_embd", "d_model")

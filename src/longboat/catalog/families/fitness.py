@@ -10,6 +10,12 @@ from longboat.core.tasks import Task
 __all__ = ("Fitness", "fitness_for")
 
 _CLASS_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ClassificationModel")
+# Classes that say more, or compute otherwise, than a decoder of text: no count or time of the planner holds for them.
+_OTHERS = {
+    "HrmTextForCausalLM": "runs its layers several times for each token",
+    "MoshiForCausalLM": "is the part of Moshi that speaks and listens",
+    "MoshiForConditionalGeneration": "speaks and listens",
+}
 _REWARD_HEADS = ("RewardModel", "ForRewardModeling", "RewardModeling")
 
 
@@ -51,6 +57,11 @@ def _for_text(architecture: str, has_classes: bool, has_reward: bool) -> Fitness
         )
     if has_reward:
         return Fitness(problem=f"{architecture} generates no text", hint="write task: reward")
+    if architecture in _OTHERS:
+        return Fitness(
+            problem=f"{architecture} {_OTHERS[architecture]}, and no engine of the catalog serves it",
+            hint="name another model, such as those of longboat plan list models",
+        )
     if architecture in ENCODERS:
         return Fitness(problem=f"{architecture} is an encoder and generates no text", hint="write task: embed")
     return Fitness()

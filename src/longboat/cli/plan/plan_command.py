@@ -27,6 +27,7 @@ from longboat.cli.plan.planning import Planner, check_generates, planner_for
 from longboat.core.errors import LongboatError, UserInputError
 from longboat.planner.compare.sizing import Served, missed_by_waiting
 from longboat.planner.machines.pools import pools_of
+from longboat.planner.memory.engine import OFFLOADING, engine_traits
 from longboat.planner.search.search import SearchResult, search
 
 __all__ = ("LIMIT_MISSED", "Wanted", "run_plan", "whole_values")
@@ -121,9 +122,9 @@ def _check_offload(request: PlanRequest, wanted: Wanted) -> None:
             "--offload prints what a card and its RAM bring, and compares it with no --slo, --rate or --must-keep",
             hint="leave them out; --concurrency gives the load",
         )
-    if request.engine not in ("", "llamacpp", "llama.cpp"):
+    if request.engine and engine_traits(request.engine).name != OFFLOADING:
         raise UserInputError(
-            f"--offload needs llama.cpp: --engine {request.engine} keeps nothing in RAM",
+            f"--offload needs {OFFLOADING}: --engine {request.engine} keeps nothing in RAM",
             hint="leave --engine out, or leave --offload out",
         )
     if wanted.chart or wanted.write or wanted.commands or wanted.what_if != NOTHING_ELSE:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from longboat.cli.plan.inputs.numbers import count, rate, share, tokens
 from longboat.cli.shared.command_list import CommandList
 from longboat.core.errors import UserInputError
 from longboat.core.plan import EngineMemory
@@ -40,8 +41,10 @@ ModelName = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-def _option(name: str, text: str, *more: str, shown: bool = False) -> Any:
-    return typer.Option(name, *more, help=text, show_default=shown)
+def _option(name: str, text: str, *more: str, shown: bool = False, read: Callable[[str], float] | None = None) -> Any:
+    """Return an option. read: from what is written to the number, where that is more than digits."""
+    metavar = read.__name__.upper() if read else None
+    return typer.Option(name, *more, help=text, show_default=shown, parser=read, metavar=metavar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +69,21 @@ class PlanRequest:
     os: Annotated[str, _option("--os", "Another system: linux, wsl2, windows or macos.")] = ""
     engine: Annotated[str, _option("--engine", "Another engine: vllm, sglang or llamacpp.")] = ""
     engine_version: Annotated[str, _option("--engine-version", "Another version of the engine: 0.11.2.")] = ""
-    context: Annotated[int, _option("--context", "Longest request in tokens; else prompt and output.")] = 0
-    concurrency: Annotated[int, _option("--concurrency", "Requests under way at once.", shown=True)] = 8
-    rate: Annotated[float, _option("--rate", "Requests a second, instead of --concurrency.")] = 0.0
+    context: Annotated[int, _option("--context", "Longest request in tokens; else prompt and output.", read=tokens)] = 0
+    concurrency: Annotated[
+        int, _option("--concurrency", "Requests under way at once: 64 or 1k.", "--users", shown=True, read=count)
+    ] = 8
+    rate: Annotated[
+        float, _option("--rate", "Requests a second, instead of --concurrency: 5 or 300/min.", read=rate)
+    ] = 0.0
     burstiness: Annotated[
         float,
         _option("--burstiness", "How uneven arrivals are: 0 even, 1 independent, more: bursts.", shown=True),
     ] = 1.0
-    prompt_tokens: Annotated[int, _option("--prompt-tokens", "Tokens of a prompt.", shown=True)] = 1024
-    output_tokens: Annotated[int, _option("--output-tokens", "Tokens of a response.", shown=True)] = 256
+    prompt_tokens: Annotated[int, _option("--prompt-tokens", "Tokens of a prompt.", shown=True, read=tokens)] = 1024
+    output_tokens: Annotated[int, _option("--output-tokens", "Tokens of a response.", shown=True, read=tokens)] = 256
     prefix_share: Annotated[
-        float, _option("--prefix-share", "Share of the prompts' tokens that the prefix cache has: 0.6.")
+        float, _option("--prefix-share", "Share of the prompts' tokens that the prefix cache has: 0.6.", read=share)
     ] = 0.0
     slo: Annotated[str, _option("--slo", "Limits: ttft=500ms,itl=50ms.")] = ""
     quantization: Annotated[

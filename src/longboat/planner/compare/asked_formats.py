@@ -11,6 +11,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.pools import Pool, pools_of
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.formats import as_computed, lacks_kernels
 from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.search.advice import quantizations_below
@@ -19,11 +20,7 @@ from longboat.planner.search.ranking import Plan
 
 __all__ = ("asked_formats", "check_kernels", "in_float16", "marked_gguf")
 
-# Words that mean another format with each engine.
-BITS = {
-    "q4": {"vllm": "awq", "sglang": "awq", "llama.cpp": "q4_k_m"},
-    "q8": {"vllm": "fp8", "sglang": "fp8", "llama.cpp": "q8_0"},
-}
+# Other writings of the words that mean another format with each engine (``EngineTraits.words``).
 BIT_WORDS = {"4bit": "q4", "4-bit": "q4", "int4": "q4", "8bit": "q8", "8-bit": "q8", "int8": "q8"}
 AS_STORED = ("stored", "as-stored")
 BF16_CAPABILITY = 80
@@ -42,22 +39,23 @@ def asked_formats(shape: ModelShape, quantization: str, engine: EngineKind, entr
 def _in(shape: ModelShape, word: str, engine: EngineKind) -> ModelShape:
     if word in AS_STORED:
         return shape
-    bits = BITS.get(BIT_WORDS.get(word, word))
-    name = bits[engine] if bits else word
+    bits = engine_traits(engine).words.get(BIT_WORDS.get(word, word))
+    name = bits or word
     if name != shape.quantization and not bits:
         _check_engine(shape, name, engine)
     return shape if name == shape.quantization else requantized(shape, name)
 
 
 def _check_engine(shape: ModelShape, name: str, engine: EngineKind) -> None:
-    """Refuse formats other than GGUF mixes with llama.cpp."""
-    if engine != "llama.cpp" or name not in QUANTIZATIONS or name in (*GGUF_MIXES, "bf16", "fp16", "mxfp4"):
+    """Refuse formats other than GGUF mixes with an engine whose own format that is."""
+    traits = engine_traits(engine)
+    if not traits.gguf or name not in QUANTIZATIONS or name in (*GGUF_MIXES, "bf16", "fp16", "mxfp4"):
         return
     size = requantized(shape, name).weight_bytes
     other = "q4" if "4" in name or name == "awq" else "q8"
     raise UserInputError(
         f"{engine} does not compute weights in {name} well, {size / 1024**3:.1f} GiB of {shape.name}",
-        hint=f"--quantization {BITS[other][engine]}, or --engine vllm",
+        hint=f"--quantization {traits.words[other]}, or --engine vllm",
     )
 
 

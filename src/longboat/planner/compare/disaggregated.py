@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.pools import pool_with, pools_of
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.machine import Fabric
 from longboat.planner.search.forecast import Forecast, Forecaster
@@ -68,7 +69,9 @@ def apart(plans: Sequence[Plan], cluster: Cluster, calibration: Calibration) -> 
 
 def _divisions(plan: Plan, cluster: Cluster, calibration: Calibration) -> Iterator[Apart]:
     (group, *others), replicas = plan.groups, plan.groups[0].layout.replicas
-    if others or not 2 <= replicas <= MAX_REPLICAS or len(group.layout.pools) > 1 or group.engine == "llama.cpp":
+    if others or not 2 <= replicas <= MAX_REPLICAS or len(group.layout.pools) > 1:
+        return
+    if not engine_traits(group.engine).moves_caches:
         return
     maker = _Maker(group, cluster, calibration)
     for prefill in range(1, replicas):

@@ -9,8 +9,8 @@ from typing import Literal
 
 from longboat.core.errors import UserInputError
 from longboat.planner.machines.pools import Pool, pool_with
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.serving import predict
 from longboat.planner.search.forecast import Forecast

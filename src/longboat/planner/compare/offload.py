@@ -15,12 +15,12 @@ from typing import Literal
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.machines.pools import Pool
 from longboat.planner.memory.budget import budget_of, overhead_of, window_batch
+from longboat.planner.memory.engine import OFFLOADING, engine_traits
 from longboat.planner.memory.kv_room import sequence_bytes
 from longboat.planner.memory.split_shape import Load, Split
 from longboat.planner.memory.stage_weights import ram_bytes
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, Stage
-from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.machine import Machine
 from longboat.planner.predict.work import Pass, head_work, layer_work
@@ -67,7 +67,7 @@ class _Maker:
     def __init__(self, shape: ModelShape, pool: Pool, ram: Ram, demand: Demand, calibration: Calibration) -> None:
         self.shape, self.pool, self.ram, self.demand = shape, pool, ram, demand
         self.calibration = calibration
-        self.load: Load = demand.load("llama.cpp", demand.users)
+        self.load: Load = demand.load(OFFLOADING, demand.users)
         split = Split(stages=(len(self.shape.layers),))
         overhead = sum(overhead_of(pool.card, shape, split, self.load, last=True).values())
         self.room = budget_of(pool.card, split, self.load).num_bytes
@@ -108,7 +108,7 @@ class _Maker:
         prompt, users = traffic.computed_tokens, float(self.load.num_sequences)
         context = traffic.mean_prompt_tokens + traffic.mean_output_tokens / 2
         step = Pass(tokens=users, sequences=users, context_tokens=context, decoding=True)
-        chunk = engine_traits("llama.cpp").chunk_tokens
+        chunk = engine_traits(OFFLOADING).chunk_tokens
         chunks = max(1.0, -(-prompt // chunk))
         before = traffic.mean_prompt_tokens - prompt / 2
         part = Pass(tokens=prompt / chunks, sequences=1.0, context_tokens=before, decoding=False)
@@ -169,12 +169,12 @@ class _Maker:
 
     def _sum(self, machine: Machine, work: Mapping[str, float]) -> float:
         constants = self.calibration.constants(
-            engine="llama.cpp", kernel=kernel_class(self.shape, machine), machine=machine.name
+            engine=OFFLOADING, kernel=kernel_class(self.shape, machine), machine=machine.name
         )
         return sum(constants[name] * value for name, value in work.items())
 
     def _alone(self, machine: Machine) -> Deployment:
-        return Deployment(shape=self.shape, engine=engine_traits("llama.cpp"), stages=(self._stage(machine),))
+        return Deployment(shape=self.shape, engine=engine_traits(OFFLOADING), stages=(self._stage(machine),))
 
     def _stage(self, machine: Machine) -> Stage:
         return Stage(num_layers=len(self.shape.layers), machine=machine)

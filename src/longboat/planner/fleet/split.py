@@ -6,6 +6,7 @@ from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import Problem
 from longboat.core.wanted import WantedModel
 from longboat.planner.memory.divide import head_obstacle, nearest_degrees, vocab_obstacle, working_degrees
+from longboat.planner.memory.engine import engine_traits
 
 __all__ = ("check_split", "tensor_degrees")
 
@@ -65,7 +66,7 @@ def _expert(model: WantedModel, facts: ModelConfig) -> Problem | None:
     if ranks == 1:
         what = "experts are divided over data x tensor ranks, and there is 1"
         return Problem(where="split.expert", what=what, hint="write data: 2 or tensor: 2, or expert: false")
-    if ranks > facts.num_experts or (model.engine == "sglang" and facts.num_experts % ranks):
+    if ranks > facts.num_experts or (engine_traits(model.engine).equal_experts and facts.num_experts % ranks):
         what = f"{facts.num_experts} experts cannot be divided over {ranks} ranks (data x tensor)"
         counts = [count for count in range(1, facts.num_experts + 1) if facts.num_experts % count == 0]
         near = nearest_degrees(counts, ranks)

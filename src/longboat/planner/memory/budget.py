@@ -14,11 +14,11 @@ from functools import lru_cache
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.catalog.shape.weight import Weight
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.processor import is_wide, processor_overhead
 from longboat.planner.memory.split_shape import Card, Load, Split
 
 __all__ = (
-    "DEFAULT_MEMORY_RATIO",
     "Budget",
     "budget_of",
     "engine_sequences",
@@ -29,11 +29,8 @@ __all__ = (
 )
 
 MIB, GIB = 1024**2, 1024**3
-DEFAULT_MEMORY_RATIO = {"vllm": 0.92, "sglang": 0.0, "llama.cpp": 0.0}
 # vLLM takes larger steps and more requests on cards of 70 GiB or more (``arg_utils.py``).
 LARGE_CARD_BYTES = 70 * GIB
-BATCHED_TOKENS = {"vllm": 2048, "sglang": 2048, "llama.cpp": 512}
-LARGE_BATCHED_TOKENS = 8192
 ENGINE_SEQUENCES, LARGE_ENGINE_SEQUENCES = 256, 1024
 
 # Hidden states of a step that are alive at once beside a layer's own results: input, residual, and norms of both.
@@ -81,13 +78,14 @@ class Budget:
 
 def budget_of(card: Card, split: Split, load: Load) -> Budget:
     """Return what the engine may use of ``card``."""
-    ratio = load.memory_ratio or DEFAULT_MEMORY_RATIO[load.engine]
-    if load.engine == "vllm":
+    traits = engine_traits(load.engine)
+    ratio = load.memory_ratio or traits.memory_ratio
+    if traits.memory_ratio:
         total = reported_bytes(card)
         asked = min(int(total * ratio), card.usable_bytes)
         return Budget(num_bytes=asked, rule=f"gpu-memory-utilization {ratio:g} of {total / GIB:.1f} GiB")
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
-    if load.engine == "sglang":
+    if traits.keeps_reserve:
         return _sglang_budget(card, usable, split, load)
     share = int(card.memory_bytes * ratio) if ratio else reported_bytes(card)
     return Budget(num_bytes=min(share, usable), rule=f"all usable memory of {card.name}")
@@ -144,10 +142,11 @@ def modest_load(cards: Sequence[Card], split: Split, load: Load) -> Load | None:
     vLLM and SGLang take larger steps, batches and reserves on large cards. Where those do not fit, the settings of
     smaller cards may: more memory must never make a plan worse.
     """
-    if load.engine == "vllm" and not load.batched_tokens and any(_is_large(card) for card in cards):
+    traits = engine_traits(load.engine)
+    if traits.memory_ratio and not load.batched_tokens and any(_is_large(card) for card in cards):
         sequences = load.engine_sequences or ENGINE_SEQUENCES
-        return replace(load, batched_tokens=BATCHED_TOKENS["vllm"], engine_sequences=sequences)
-    if load.engine == "sglang" and not load.memory_ratio:
+        return replace(load, batched_tokens=traits.batched_tokens, engine_sequences=sequences)
+    if traits.keeps_reserve and not load.memory_ratio:
         smallest = min(card.memory_bytes for card in cards)
         reserve = MIB * (
             512 + 1.5 * 2048 + split.num_ranks / 8 * 1024 + 2 * min(max(8, load.num_sequences), MAX_SMALL_GRAPHS)
@@ -164,9 +163,10 @@ def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last
     """
     if is_wide(card, load):
         return processor_overhead(shape, split, load)
-    if load.engine == "sglang":
+    traits = engine_traits(load.engine)
+    if traits.keeps_reserve:
         return {}
-    if load.engine == "llama.cpp":
+    if traits.slots:
         return _llama_overhead(card, shape, split, load, last=last)
     parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": RUNTIME_BYTES}
     if split.num_ranks > 1:
@@ -193,7 +193,8 @@ def batched_tokens(load: Load, card: Card) -> int:
     """Return tokens of one step at most."""
     if load.batched_tokens:
         return load.batched_tokens
-    return LARGE_BATCHED_TOKENS if load.engine == "vllm" and _is_large(card) else BATCHED_TOKENS[load.engine]
+    traits = engine_traits(load.engine)
+    return (_is_large(card) and traits.large_batched_tokens) or traits.batched_tokens
 
 
 def engine_sequences(load: Load, card: Card) -> int:
@@ -288,8 +289,9 @@ def _llama_overhead(card: Card, shape: ModelShape, split: Split, load: Load, *, 
 
 
 def window_batch(load: Load) -> int:
-    """Return tokens of a step for which llama.cpp keeps room in each sequence's caches with a window; 0: elsewhere."""
-    return (load.batched_tokens or BATCHED_TOKENS[load.engine]) if load.engine == "llama.cpp" else 0
+    """Return tokens of a step for which the engine keeps room in each sequence's caches with a window; 0: none."""
+    traits = engine_traits(load.engine)
+    return (load.batched_tokens or traits.batched_tokens) if traits.window_holds_batch else 0
 
 
 def _llama_width(layer: Layer, hidden: int) -> int:

@@ -23,6 +23,7 @@ from longboat.planner.memory.budget import (
 )
 from longboat.planner.memory.divide import Obstacle, find_obstacle
 from longboat.planner.memory.draft import draft_bytes, draft_obstacle, with_draft_caches
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.kv_room import StageCaches, max_context, stage_caches
 from longboat.planner.memory.processor import computed_load, computed_shape, is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split
@@ -172,7 +173,7 @@ def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) ->
     if len(cards) != split.num_ranks:
         raise ValueError(f"{split.num_ranks} ranks need as many cards, not {len(cards)}")
     shape, load = computed_shape(cards[0], load, shape), computed_load(cards[0], load)
-    layers_only = load.engine == "llama.cpp"
+    layers_only = not engine_traits(load.engine).tensor_parallel
     obstacle = find_obstacle(shape, tensor=split.cut, stages=split.stages, expert=split.expert, layers_only=layers_only)
     obstacle = obstacle or draft_obstacle(split, load)
     if obstacle is not None:
@@ -231,8 +232,8 @@ def _with_copies(overhead: Mapping[str, int], card: Card, load: Load, weights: M
 
 
 def _padding(card: Card, shape: ModelShape, split: Split, load: Load, weights: Mapping[str, int]) -> int:
-    """Return what vLLM's kernels add to the experts' weights on accelerators."""
-    padded = load.engine == "vllm" and card.kind == "gpu"
+    """Return what the engine's kernels add to the experts' weights on accelerators."""
+    padded = engine_traits(load.engine).pads_experts and card.kind == "gpu"
     return padding_bytes(shape, split, weights.get("experts", 0)) if padded else 0
 
 
@@ -285,10 +286,11 @@ def _judge(
 ) -> Fit:
     ranks = [rank for rank, _ in runs]
     sequences = min(max(0, rank.cache_room_bytes) // max(1, rank.sequence_bytes) for rank in ranks)
-    needed = load.num_sequences if load.engine == "llama.cpp" else 1
+    slots = engine_traits(load.engine).slots
+    needed = load.num_sequences if slots else 1
     shortage = _shortage(shape, load, ranks, needed)
     tokens = min(rank.num_tokens for rank in ranks)
-    if load.engine == "llama.cpp":
+    if slots:
         tokens = min(tokens, load.num_sequences * load.context_tokens)
     tokens, sequences = tokens * split.data, sequences * split.data
     return Fit(
@@ -313,7 +315,7 @@ def _shortage(shape: ModelShape, load: Load, ranks: Sequence[RankBytes], needed:
             hint=f"ask for {shape.max_context_tokens} tokens or fewer",
         )
     taken = [rank for rank in ranks if rank.card.free_bytes is not None and rank.card.free_bytes < rank.budget_bytes]
-    if taken and load.engine == "vllm":
+    if taken and engine_traits(load.engine).memory_ratio:
         return _not_free(taken[0])
     worst = min(ranks, key=lambda rank: rank.cache_room_bytes - needed * rank.sequence_bytes)
     if worst.cache_room_bytes - needed * worst.sequence_bytes < 0:

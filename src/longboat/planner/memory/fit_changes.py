@@ -9,6 +9,7 @@ from typing import Literal
 from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.divide import tensor_degrees
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.fit import Fit, plan_fit
 from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
 
@@ -18,12 +19,6 @@ ChangeKind = Literal["context", "sequences", "kv", "ratio", "stages", "quantizat
 MAX_RATIO = 0.97
 MAX_CARDS = 64
 USEFUL_CONTEXT_TOKENS = 512
-# From the one that changes answers least to the one that changes them most.
-BY_ENGINE = {
-    "vllm": ("fp8", "nvfp4", "awq"),
-    "sglang": ("fp8", "nvfp4", "awq"),
-    "llama.cpp": ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +89,7 @@ def _narrow_cache(fit: Fit, cards: Sequence[Card]) -> Change | None:
 
 
 def _more_of_the_card(fit: Fit, cards: Sequence[Card]) -> Change | None:
-    if fit.load.engine != "vllm" or not fit.runs:
+    if not engine_traits(fit.load.engine).memory_ratio or not fit.runs:
         return None
     tried = _tried(fit, cards, load=replace(fit.load, memory_ratio=MAX_RATIO))
     return Change(kind="ratio", what=f"gpu-memory-utilization {MAX_RATIO:g}", fit=tried) if tried.holds else None
@@ -132,7 +127,7 @@ def _moved(fit: Fit) -> tuple[int, ...]:
 
 
 def _fewer_bits(fit: Fit, cards: Sequence[Card]) -> Change | None:
-    for name in BY_ENGINE[fit.load.engine]:
+    for name in engine_traits(fit.load.engine).fewer_bits:
         shape = requantized(fit.shape, name)
         if shape.weight_bytes >= fit.shape.weight_bytes:
             continue
@@ -143,7 +138,7 @@ def _fewer_bits(fit: Fit, cards: Sequence[Card]) -> Change | None:
 
 
 def _more_tensor(fit: Fit, cards: Sequence[Card]) -> Change | None:
-    if fit.load.engine == "llama.cpp":
+    if not engine_traits(fit.load.engine).tensor_parallel:
         return None
     for tensor in tensor_degrees(fit.shape, expert=fit.split.expert):
         width = tensor * fit.split.data

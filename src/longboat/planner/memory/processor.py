@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from longboat.catalog.quantization.requantize import widened
 from longboat.catalog.shape.model_shape import Layer, ModelShape
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.split_shape import Card, Load, Split
 
 __all__ = ("LIBRARIES", "computed_load", "computed_shape", "is_wide", "packed_bytes", "processor_overhead")
@@ -29,7 +30,7 @@ BATCHED_TOKENS = 2048
 
 def is_wide(card: Card, load: Load) -> bool:
     """Return whether the engine computes with 32 bits on this card, as it does unless a setting says otherwise."""
-    return card.kind == "cpu" and load.engine in ("vllm", "sglang") and load.weight_bits in (0, NUMBER_BITS)
+    return card.kind == "cpu" and engine_traits(load.engine).wide_on_processors and load.weight_bits in (0, NUMBER_BITS)
 
 
 def computed_shape(card: Card, load: Load, shape: ModelShape) -> ModelShape:

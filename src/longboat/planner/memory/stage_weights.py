@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.split_shape import Card, Load, Split
 
 __all__ = ("end_weights", "ram_bytes", "stage_ranges", "stage_weights")
@@ -40,11 +41,11 @@ def end_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], Map
 
 
 def ram_bytes(shape: ModelShape, split: Split, card: Card, load: Load) -> int:
-    """Return the bytes of the embedding that llama.cpp keeps in the host's memory, not on an accelerator.
+    """Return the bytes of the embedding that some engines keep in the host's memory, not on an accelerator.
 
-    It does so where all layers are on accelerators too. A tied embedding is also the head, and on the card.
+    They do so where all layers are on accelerators too. A tied embedding is also the head, and on the card.
     """
-    if load.engine != "llama.cpp" or card.kind != "gpu" or (shape.tied and split.pipeline == 1):
+    if not engine_traits(load.engine).embedding_in_ram or card.kind != "gpu" or (shape.tied and split.pipeline == 1):
         return 0
     return end_weights(shape, split)[0].get("embedding", 0)
 

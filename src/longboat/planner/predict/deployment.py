@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
-from longboat.planner.predict.engine import EngineTraits
+from longboat.planner.memory.engine import EngineTraits
 from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine
 
 __all__ = ("Counted", "Deployment", "Stage", "even_stages")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.planner.memory.engine import EngineTraits
 from longboat.planner.predict.deployment import Deployment
-from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.machine import Fabric
 from longboat.planner.predict.terms import DEFAULTS

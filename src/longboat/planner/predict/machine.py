@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from longboat.catalog.entries import Accelerator, Link
+from longboat.planner.memory.engine import engine_traits
 
 __all__ = ("LOOPBACK", "Fabric", "Machine", "fabric_of", "machine_for", "machine_of")
 
@@ -87,10 +88,8 @@ def machine_of(entry: Accelerator) -> Machine:
 
 
 def machine_for(machine: Machine, engine: str) -> Machine:
-    """Return the machine as an engine uses it: vLLM and SGLang, as Longboat starts them, compute with 32 bits on
-    processors.
-    """
-    if not machine.processor or engine not in ("vllm", "sglang"):
+    """Return the machine as an engine uses it: some compute with 32 bits on processors."""
+    if not machine.processor or not engine_traits(engine).wide_on_processors:
         return machine
     flops = machine.flops_32 or machine.flops_16
     return replace(machine, flops_16=flops, flops_8=flops, flops_4=flops, number_bytes=WIDE_BYTES)

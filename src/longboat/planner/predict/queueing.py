@@ -5,7 +5,7 @@ Each was compared with a step-by-step simulation of ten waves of requests; they 
 
 from __future__ import annotations
 
-from longboat.planner.predict.engine import EngineTraits
+from longboat.planner.memory.engine import EngineTraits
 from longboat.planner.predict.load import Load
 
 __all__ = ("first_token_passes", "in_step", "interference_share", "polled_steps")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from longboat.planner.memory.engine import EngineTraits
 from longboat.planner.predict.constants import Calibration, Measured, Spread
 from longboat.planner.predict.deployment import Deployment
-from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.features import Features, features_of
 from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.load import Load

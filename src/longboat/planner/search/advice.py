@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -10,8 +10,9 @@ from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.pools import pools_of
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.fit import plan_fit
-from longboat.planner.memory.fit_changes import BY_ENGINE, Change, nearest_changes
+from longboat.planner.memory.fit_changes import Change, nearest_changes
 from longboat.planner.memory.formats import lacks_kernels
 from longboat.planner.memory.split_shape import ANY_SPLIT, AskedSplit, EngineKind
 from longboat.planner.predict.constants import Calibration
@@ -23,8 +24,6 @@ __all__ = ("Advisor", "constraint_of", "quantizations_below")
 
 GIB = 1024**3
 MORE_NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-# Where kernels for the usual formats do not run.
-OLD_CARDS: Mapping[str, tuple[str, ...]] = {"vllm": ("gptq-int8", "gptq"), "sglang": ("gptq-int8", "gptq")}
 MAX_CHANGES = 4
 FEW_NODES = 8
 MAX_NEAR = 16
@@ -93,11 +92,17 @@ class Advisor:
         return (*changes, f"--slo {','.join(parts)}")
 
     def _plans(
-        self, *, shape: ModelShape | None = None, cluster: Cluster | None = None, demand: Demand | None = None
+        self,
+        *,
+        shape: ModelShape | None = None,
+        cluster: Cluster | None = None,
+        demand: Demand | None = None,
+        keeping: bool = False,
     ) -> tuple[Plan, ...]:
-        """Search again with something changed."""
+        """Search again with something changed. keeping: as for ``search``"""
         cluster, demand = cluster or self.found.cluster, demand or self.found.demand
-        return search([shape or self.shape], cluster, demand, self.engine, self.calibration).plans
+        found = search([shape or self.shape], cluster, demand, self.engine, self.calibration, keeping=keeping)
+        return found.plans
 
     def _with_more(self, index: int, more: int) -> Cluster:
         kinds = list(self.found.cluster.kinds)
@@ -107,20 +112,20 @@ class Advisor:
     def _fewer_users(self) -> Iterator[str]:
         users = self.found.demand.users // 2
         while users:
-            if _meets(self._plans(demand=replace(self.found.demand, users=users))):
+            if _meets(self._plans(demand=replace(self.found.demand, users=users), keeping=True)):
                 yield f"--concurrency {users}"
                 return
             users //= 2
 
     def _quicker_bits(self) -> Iterator[str]:
         for fewer in quantizations_below(self.shape, self.engine, self.found.cluster):
-            if _meets(self._plans(shape=fewer)):
+            if _meets(self._plans(shape=fewer, keeping=True)):
                 yield f"--quantization {fewer.quantization}"
                 return
 
     def _quicker_machines(self) -> Iterator[str]:
         for more in MORE_NODES[:3]:
-            if _meets(self._plans(cluster=self._with_more(0, more))):
+            if _meets(self._plans(cluster=self._with_more(0, more), keeping=True)):
                 yield f'--add "{more}x({self.found.cluster.kinds[0].title})"'
                 return
 
@@ -138,7 +143,7 @@ class Advisor:
         fit = nearest.fit if nearest else None
         if fit is None or not fit.ranks:
             return
-        if self.engine == "llama.cpp" and 1 <= fit.max_sequences < fit.load.num_sequences:
+        if engine_traits(self.engine).slots and 1 <= fit.max_sequences < fit.load.num_sequences:
             fewer = replace(self.found.demand, users=fit.max_sequences)
             if self._plans(demand=fewer):
                 yield f"--concurrency {fewer.users}"
@@ -202,7 +207,8 @@ def quantizations_below(shape: ModelShape, engine: EngineKind, cluster: Cluster)
     """
     pools = pools_of(cluster)
     float4 = all(pool.machine.native == "fp4" for pool in pools)
-    for name in (*BY_ENGINE[engine], *OLD_CARDS.get(engine, ())):
+    traits = engine_traits(engine)
+    for name in (*traits.fewer_bits, *traits.old_card_bits):
         if (name == "nvfp4" and not float4) or any(lacks_kernels(pool.entry, name) for pool in pools):
             continue
         fewer = requantized(shape, name)

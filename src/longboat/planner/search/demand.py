@@ -9,18 +9,15 @@ from longboat.catalog.names import nearest_names
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.core.plan import EngineMemory
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.split_shape import ANY_SPLIT, AskedSplit, EngineKind, Load
 from longboat.planner.predict.load import Load as Traffic
 
-__all__ = ("Demand", "Slo", "parse_slo")
+__all__ = ("UNLIMITED", "Demand", "Slo", "parse_slo")
 
 SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|)")
 BETWEEN = re.compile(r",|\s+(?=[A-Za-z]+\s*=)")  # limits of --slo
 SLO_NAMES = {"ttft": "ttft_s", "itl": "itl_s", "tpot": "itl_s"}
-# That vLLM and SGLang take into one step at most by default, on large cards; further requests wait.
-MAX_SEQUENCES = 1024
-# That llama.cpp has slots for at most (``LLAMA_MAX_SEQ``).
-MAX_SLOTS = 256
 ENGINE_DEFAULTS = EngineMemory()
 EXAMPLE = "write --slo ttft=500ms,itl=50ms"
 
@@ -47,6 +44,9 @@ class Slo:
         return max(1.0, *(value_s / limit_s for value_s, limit_s in pairs if limit_s is not None), 1.0)
 
 
+UNLIMITED = Slo()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """The load that all machines together are to serve, and how replicas may be made."""
@@ -57,7 +57,7 @@ class Demand:
     prefix_share: float = 0.0  # of the prompts' tokens, that the prefix cache has already
     context_tokens: int = 0  # longest request that must be possible; 0: prompt and output
     settings: EngineMemory = ENGINE_DEFAULTS  # of the engine, as far as the user set them
-    slo: Slo = Slo()
+    slo: Slo = UNLIMITED
     split: AskedSplit = ANY_SPLIT  # of a replica, as far as the user asks for one
     expert_parallel: bool = True  # whether replicas may divide experts by copies (``Split.expert_parallel``)
     draft: ModelShape | None = None  # model that proposes tokens
@@ -70,7 +70,7 @@ class Demand:
     def load(self, engine: EngineKind, sequences: int) -> Load:
         """Return what one replica must hold."""
         told = self.settings
-        most = told.sequences or (MAX_SLOTS if engine == "llama.cpp" else MAX_SEQUENCES)
+        most = told.sequences or engine_traits(engine).most_sequences
         return Load(
             context_tokens=self.context,
             num_sequences=max(1, min(sequences, most)),

@@ -8,11 +8,11 @@ from math import ceil
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.budget import engine_sequences
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.fit import Fit, plan_fit
 from longboat.planner.memory.split_shape import Card, EngineKind, Load, Split, even_stages
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Counted, Deployment, Stage
-from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.layouts import Layout
@@ -20,7 +20,6 @@ from longboat.planner.search.partition import StageTimes, partitions
 
 __all__ = ("HELD_OUTPUT", "Forecast", "Forecaster", "Forecasters", "replica_users", "with_curve")
 
-VARIABLES = {"vllm": "VLLM_PP_LAYER_PARTITION", "sglang": "SGLANG_PP_LAYER_PARTITION", "llama.cpp": "--tensor-split"}
 # A request's output is part written, on average.
 HELD_OUTPUT = 0.6
 CURVE_USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -76,10 +75,10 @@ class Forecast:
     @property
     def layer_setting(self) -> str:
         """The engine's setting for the layers of each stage; ``""`` where it divides them so by itself."""
-        stages = self.fit.split.stages
-        if len(stages) == 1 or (self.engine == "vllm" and not self.layers):
+        stages, traits = self.fit.split.stages, engine_traits(self.engine)
+        if len(stages) == 1 or not (traits.sets_equal_layers or self.layers):
             return ""
-        return f"{VARIABLES[self.engine]}={','.join(map(str, stages))}"
+        return f"{traits.layer_setting}={','.join(map(str, stages))}"
 
     @property
     def deployment(self) -> Deployment:
@@ -128,6 +127,8 @@ class Forecaster:
         # The work of layers that was counted (``work``) for this model and engine, under any demand.
         self.counted: Counted = shape.once(("work", engine), dict)
         self._times = StageTimes(shape, self.traits, demand.traffic(1.0), self.counted)
+        # Seconds of layers that the bounds of all searches (``Ceilings``) have counted.
+        self.bounds: dict[tuple[object, ...], list[tuple[float, float]]] = {}
 
     def divided(self, layout: Layout, share: float = 1.0) -> list[Forecast]:
         """Return a forecast for each division of the layers that is worth a look; all of them may not fit.
@@ -163,9 +164,9 @@ class Forecaster:
         return self.at(one, users, busy) if fit.fits else one
 
     def _fit(self, cards: Sequence[Card], split: Split, load: Load) -> Fit:
-        """Plan bytes; llama.cpp, which keeps room for each slot, gets as many slots as there is room for."""
+        """Plan bytes; an engine that keeps room for each slot gets as many slots as there is room for."""
         fit = plan_fit(self.shape, cards, split, load)
-        if fit.fits or self.engine != "llama.cpp" or self.demand.settings.sequences or fit.max_sequences < 1:
+        if fit.fits or not self.traits.slots or self.demand.settings.sequences or fit.max_sequences < 1:
             return fit
         fewer = plan_fit(self.shape, cards, split, replace(load, num_sequences=fit.max_sequences))
         return fewer if fewer.fits else fit
@@ -203,7 +204,7 @@ class Forecaster:
 
     def _most_sequences(self, fit: Fit) -> int:
         """Return the requests that an engine runs at most, each data part by itself; 0: as many as its cache holds."""
-        if self.engine != "vllm":
+        if not self.traits.memory_ratio:
             return self.demand.settings.sequences
         return min(engine_sequences(fit.load, rank.card) for rank in fit.unlike_ranks)
 
@@ -241,11 +242,8 @@ def with_curve(forecast: Forecast, calibration: Calibration) -> Forecast:
 
 
 def _sequences_held(fit: Fit, demand: Demand) -> float:
-    """Return how many requests of the mean length the cache holds.
-
-    llama.cpp keeps room for the whole context of each request.
-    """
-    if fit.load.engine == "llama.cpp":
+    """Return how many requests of the mean length the cache holds."""
+    if engine_traits(fit.load.engine).slots:
         return max(1.0, float(fit.load.num_sequences))
     traffic = demand.traffic(1.0)
     held = ceil(traffic.mean_prompt_tokens + HELD_OUTPUT * traffic.mean_output_tokens)

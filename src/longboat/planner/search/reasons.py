@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.ranking import LAGGARD, Plan
@@ -22,7 +23,7 @@ def explained(found: SearchResult) -> SearchResult:
     if not found.plans:
         return found
     best, *others = found.plans
-    first = replace(best, reasons=tuple(_of_best(best, others, found.demand)))
+    first = replace(best, reasons=(*best.reasons, *_of_best(best, others, found.demand)))
     rest = (replace(plan, reasons=tuple(_beside(plan, best, found.demand))) for plan in others)
     return replace(found, plans=(first, *rest))
 
@@ -30,7 +31,7 @@ def explained(found: SearchResult) -> SearchResult:
 def settings_of(group: Forecast) -> tuple[str, ...]:
     """Return the settings that the engine needs, as its command line or environment takes them."""
     split, load = group.fit.split, group.fit.load
-    if group.engine == "llama.cpp":
+    if engine_traits(group.engine).slots:
         parts = [f"--ctx-size {load.context_tokens * load.num_sequences}", f"--parallel {load.num_sequences}"]
         return (*parts, group.layer_setting) if group.layer_setting else tuple(parts)
     names = {
@@ -38,7 +39,7 @@ def settings_of(group: Forecast) -> tuple[str, ...]:
         "sglang": ("--tp-size", "--pp-size", f"--ep-size {split.tensor}", "--context-length"),
     }[group.engine]
     told = [f"{names[3]} {longest_request(group)}"]
-    told += [f"--dtype {'half' if group.engine == 'vllm' else 'float16'}"] if group.shape.dtype == "float16" else []
+    told += [f"--dtype {engine_traits(group.engine).dtype_half}"] if group.shape.dtype == "float16" else []
     told += _ranks_told(group, names[0])
     told += [f"{names[1]} {split.pipeline}"] if split.pipeline > 1 else []
     told += [names[2]] if split.expert_parallel else []

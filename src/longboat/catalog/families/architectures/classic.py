@@ -32,6 +32,7 @@ CLASSIC: dict[str, Traits] = {
     "arcee": _PLAIN,
     "biogpt": Traits(bias=True, mlp_bias=True, learned=True, positions=2),
     "bloom": _BIASED,
+    "ctrl": _BIASED,
     "codegen": Traits(mlp_bias=True),
     "falcon": _PLAIN,
     "gpt-sw3": Traits(bias=True, mlp_bias=True, learned=True),
@@ -53,7 +54,7 @@ CLASSIC: dict[str, Traits] = {
 }
 """Types of models (``model_type``) that are read by ``read_classic``."""
 
-WIDTHS = ("ffn_hidden_size", "intermediate_size", "ffn_dim", "n_inner")
+WIDTHS = ("ffn_hidden_size", "intermediate_size", "ffn_dim", "n_inner", "dff")
 
 
 def read_classic(fields: Fields) -> Stack:

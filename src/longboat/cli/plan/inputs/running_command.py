@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from longboat.catalog.quantized_names import quantized_name
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_options import PlanRequest, version_of
 from longboat.cli.plan.planning import Planner
@@ -18,6 +19,10 @@ from longboat.planner.search.search import SearchResult
 __all__ = ("RunningRequest", "as_run", "is_command", "request_notes", "request_of")
 
 STORED = "stored"
+# Ollama's files without a word for their format.
+OLLAMA_FORMAT = "q4_k_m"
+# Its entry point is the server.
+VLLM_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")
 IN_HOST = "--kv-offloading-size"
 GIB = 1024**3
 NUMBERS = ("tensor", "pipeline", "data", "context")
@@ -49,10 +54,10 @@ class _Reader:
 
 def is_command(model: str) -> bool:
     """Return whether the word in the place of the model is a command of a server."""
-    return " " in model.strip() and bool(_program(model.split()))
+    return " " in model.strip() and bool(_program(words := model.split()) or _of_ollama(words))
 
 
-def request_of(command: str, request: PlanRequest) -> tuple[str, RunningRequest]:
+def request_of(command: str, request: PlanRequest) -> tuple[str, PlanRequest]:
     """Return the model of a command, and the request with its split, context, format and settings.
 
     Raises UserInputError for a command without a model, or with a number that is not one.
@@ -61,6 +66,9 @@ def request_of(command: str, request: PlanRequest) -> tuple[str, RunningRequest]
         words = shlex.split(command)
     except ValueError as error:
         raise UserInputError(f"the command cannot be read: {error}", hint="write it as in a shell") from None
+    if model := _of_ollama(words):
+        own = "" if quantized_name(model) else OLLAMA_FORMAT
+        return model, replace(request, engine=request.engine or "llamacpp", quantization=request.quantization or own)
     program = _program(words)
     reader, args = _reader(program), words[_arguments_at(words) :]
     model = _model(reader, args, program)
@@ -106,10 +114,18 @@ def request_notes(request: PlanRequest, found: SearchResult) -> Iterator[str]:
         yield f"not counted: {', '.join(others)}"
 
 
+def _of_ollama(words: Sequence[str]) -> str:
+    """Return the model that an ``ollama`` command names; empty for other commands."""
+    named = [word for word in words[2:] if not word.startswith("-")]
+    return named[0] if words[:1] == ["ollama"] and words[1:2] and words[1] in ("run", "pull") and named else ""
+
+
 def _program(words: Sequence[str]) -> str:
     """Return the engine's server that a command starts; empty where it starts none that is known."""
     names = [word.rpartition("/")[2] for word in words]
     if "vllm" in names[:2] and "serve" in names[:3]:
+        return "vllm serve"
+    if any(VLLM_IMAGE.search(word) for word in words):
         return "vllm serve"
     for word in words[:5]:
         if word.startswith(("vllm.entrypoints", "sglang.launch_server")):
@@ -124,7 +140,9 @@ def _arguments_at(words: Sequence[str]) -> int:
     return next(
         index + 1
         for index, word in enumerate(words)
-        if word.rpartition("/")[2] in ends or word.startswith(("vllm.entrypoints", "sglang.launch_server"))
+        if word.rpartition("/")[2] in ends
+        or word.startswith(("vllm.entrypoints", "sglang.launch_server"))
+        or VLLM_IMAGE.search(word)
     )
 
 

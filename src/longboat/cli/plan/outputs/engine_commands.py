@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from longboat.cli.plan.outputs.model_files import ModelFiles
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.reasons import settings_of
 
@@ -27,7 +28,7 @@ def engine_commands(group: Forecast, files: ModelFiles, cards_per_node: int) -> 
     num_nodes = -(-num_ranks // cards_per_node)
     beside = max(1, min(replicas, cards_per_node // num_ranks))
     yield f"# {group.title}: {_how_often(replicas, beside, num_nodes)}"
-    if group.engine == "llama.cpp" and not _is_file(files):
+    if engine_traits(group.engine).gguf and not _is_file(files):
         yield f"# MODEL.gguf: {files.name} in {group.shape.quantization or 'bf16'}"
     for copy in range(beside):
         cards = range(copy * num_ranks, (copy + 1) * num_ranks)
@@ -57,7 +58,7 @@ def _of_replica(group: Forecast, files: ModelFiles, num_nodes: int, own: Sequenc
     settings = [*settings_of(group), *((" ".join(files.args),) if files.args else ())]
     variables = [*own, *(one for one in settings if "=" in one and not one.startswith("-"))]
     options = [word for one in settings if one not in variables for word in one.split()]
-    if group.engine == "llama.cpp":
+    if engine_traits(group.engine).gguf:
         words = [word for one in options for word in one.split("=", 1)]
         yield from _of_llama(files, own, ["--port", str(port), *words], num_nodes)
         return

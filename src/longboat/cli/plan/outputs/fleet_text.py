@@ -8,6 +8,7 @@ from pathlib import Path
 
 from longboat.cli.plan.outputs.model_files import ModelFiles
 from longboat.core.errors import UserInputError
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.ranking import Plan
 from longboat.planner.search.reasons import longest_request, memory_settings
@@ -15,8 +16,6 @@ from longboat.planner.search.search import SearchResult
 from longboat.spec.types.source import name_from_source
 
 __all__ = ("fleet_text", "writable_plan", "write_fleet")
-
-KINDS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp"}
 
 
 def writable_plan(plans: Sequence[Plan]) -> Plan:
@@ -58,7 +57,7 @@ def _lines(found: SearchResult, group: Forecast, files: ModelFiles) -> Iterator[
     yield "models:"
     yield f"  - name: {json.dumps(name_from_source(files.source))}"
     yield f"    source: {json.dumps(files.source)}"
-    yield f"    engine: {{kind: {KINDS[group.engine]}, args: {json.dumps([*_args(group), *files.args])}}}"
+    yield f"    engine: {{kind: {engine_traits(group.engine).kind}, args: {json.dumps([*_args(group), *files.args])}}}"
     yield f"    replicas: {layout.replicas}"
     yield f"    split: {_split(group)}"
     yield f"    context: {longest_request(group)}"
@@ -78,9 +77,9 @@ def _split(group: Forecast) -> str:
 
 
 def _args(group: Forecast) -> list[str]:
-    if group.engine == "llama.cpp":
+    if engine_traits(group.engine).slots:
         return ["--parallel", str(group.fit.load.num_sequences)]
     told = [word for setting in memory_settings(group) for word in setting.split()]
     if group.shape.dtype == "float16":
-        told += ["--dtype", "half" if group.engine == "vllm" else "float16"]
+        told += ["--dtype", engine_traits(group.engine).dtype_half]
     return told

@@ -12,6 +12,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_notes import is_distilled
 from longboat.core.errors import UserInputError
 from longboat.planner.compare.choices import known_checkpoint
+from longboat.planner.memory.engine import engine_traits
 from longboat.planner.search.forecast import Forecast
 
 __all__ = ("ModelFiles", "files_of")
@@ -39,16 +40,16 @@ def files_of(
 ) -> ModelFiles:
     """Return the files of a plan. Raises UserInputError where the catalog knows none in its format.
 
-    any_gguf: llama.cpp's file may be left to the reader
+    any_gguf: a GGUF file may be left to the reader
     """
     source, own = _source(model, stored, library), group.shape.quantization
-    if any_gguf and group.engine == "llama.cpp":
+    if any_gguf and engine_traits(group.engine).gguf:
         return ModelFiles(source=source)
     if own == stored.quantization or (stored.quantization == "" and own in ("bf16", "fp16")):
         return ModelFiles(source=source)
     if source.startswith(HUB) and (known := known_checkpoint(source.removeprefix(HUB), own)):
         return ModelFiles(source=f"{HUB}{known}")
-    if own in CONVERTED and not stored.quantization and group.engine != "llama.cpp":
+    if own in CONVERTED and not stored.quantization and not engine_traits(group.engine).gguf:
         return ModelFiles(source=source, args=("--quantization", "fp8"))
     raise UserInputError(
         f"the plan has weights in {own}, and no files of {stored.name} in that format are known",

@@ -14,6 +14,7 @@ from longboat.core.errors import UserInputError
 from longboat.planner.compare.offload import Offloaded, Ram, offloaded
 from longboat.planner.machines.cluster_text import parse_cards
 from longboat.planner.machines.pools import Pool, pools_of
+from longboat.planner.memory.engine import OFFLOADING
 from longboat.planner.predict.machine import machine_of
 
 __all__ = ("run_offload",)
@@ -27,7 +28,7 @@ def run_offload(model: str, request: PlanRequest, ram: str, *, as_json: bool) ->
     planner = planner_for(replace(request, engine="llamacpp"))
     shape = planner.read(model)
     check_generates(shape)
-    shape = planner.comparison(shape).formats("llama.cpp")[0]
+    shape = planner.comparison(shape).formats(OFFLOADING)[0]
     pool, memory = _card(planner), _ram(ram, planner)
     found = offloaded(shape, pool, memory, planner.demand, planner.calibration)
     if not found:
@@ -64,7 +65,7 @@ def _ram(text: str, planner: Planner) -> Ram:
 def _lines(shape: ModelShape, pool: Pool, memory: Ram, planner: Planner, found: Sequence[Offloaded]) -> Iterator[str]:
     demand, running = planner.demand, found[0].sequences
     told = f"weights in {shape.quantization or shape.dtype}, {shape.weight_bytes / GIB:.1f} GiB"
-    yield f"{shape.name} on one {pool.entry.name} and the RAM of {memory.machine.name}, llama.cpp; {told}"
+    yield f"{shape.name} on one {pool.entry.name} and the RAM of {memory.machine.name}, {OFFLOADING}; {told}"
     waiting = f", {demand.users - running} more wait" if demand.users > running else ""
     at_once = f"{running} request{'s' * (running > 1)} at once{waiting}"
     yield f"{at_once}, of {demand.prompt_tokens} + {demand.output_tokens} tokens; speeds are computed"

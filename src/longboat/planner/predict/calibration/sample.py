@@ -12,11 +12,11 @@ from longboat.catalog.quantization.rules import NVFP4, Quantization, Rule
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.planner.memory.divide import find_obstacle
+from longboat.planner.memory.engine import EngineTraits, engine_traits
 from longboat.planner.memory.processor_part import find_hardware
 from longboat.planner.predict.calibration.rows import Row
 from longboat.planner.predict.capacity import sequences_that_fit
 from longboat.planner.predict.deployment import Deployment, even_stages
-from longboat.planner.predict.engine import EngineTraits, engine_traits
 from longboat.planner.predict.features import Features, features_of
 from longboat.planner.predict.kernels import computed_on, kernel_class
 from longboat.planner.predict.load import Load
