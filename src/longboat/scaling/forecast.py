@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
+from statistics import NormalDist
 
 __all__ = ("BIN_S", "Forecast", "Forecaster")
 
@@ -52,7 +53,8 @@ def _crest(levels: list[float]) -> float:
     """Return the highest of some levels, less what chance adds to the highest of several windows."""
     mean, window = sum(levels) / len(levels), _window(sum(levels) / len(levels))
     windows = max(1.0, len(levels) / window)
-    return max(mean, max(levels) - math.sqrt(2.0 * math.log(windows) * mean / (window * BIN_S)))
+    deviations = NormalDist().inv_cdf((windows - 0.375) / (windows + 0.25))  # of the highest, as Blom estimates it
+    return max(mean, max(levels) - deviations * math.sqrt(mean / (window * BIN_S)))
 
 
 class _Way:
