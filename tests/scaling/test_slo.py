@@ -169,7 +169,8 @@ def test_lengths_are_those_of_requests_that_ended_however_many_came() -> None:
         )
         time.observe(0.0, seen, 10.0)
         decisions.append(time.needed(10.0))
-        time.observe(20.0, replace(seen, ended=0, prompt_tokens=0, output_tokens=0), 10.0)
+        assert not time.knows_lengths, "short requests end first"
+        time.observe(30.0, replace(seen, ended=0, prompt_tokens=0, output_tokens=0), 10.0)
         assert time.knows_lengths
     assert decisions[0] == decisions[1]
 
@@ -271,6 +272,30 @@ def test_a_class_that_misses_its_objective_gets_room_whatever_the_others_do(
         ended = tuple(Latency(priority=priority, ended=50, late=0) for priority, _, late in classes if not late)
         rule.observe(float(at), ModelObservation(model="model", latencies=ended))
     assert rule._room.factor < 0.9
+
+
+@pytest.mark.parametrize(("lasts_s", "starts"), [(5, False), (45, True)])
+def test_a_need_that_is_over_long_before_a_replica_would_be_ready_starts_none(lasts_s: int, starts: bool) -> None:
+    scaler = Scaler([scaled(cold_start_s=240.0)], counts={"model": 4})
+    counts = []
+    for at in range(1100):
+        arrived = 20 if 1000 <= at < 1000 + lasts_s else 10
+        lengths = ((1000, 200),) * arrived
+        scaler.observe(float(at), [ModelObservation(model="model", arrived=arrived, ended=arrived, lengths=lengths)])
+        counts.append(scaler.decide(float(at))[0].replicas)
+    assert (max(counts[1000:]) > counts[999]) == starts
+
+
+def test_the_first_seconds_do_not_decide_as_if_they_were_many() -> None:
+    """Nine requests in two seconds, the shortest of which have ended, may be chance."""
+    scaler = Scaler([scaled(cold_start_s=240.0)], counts={"model": 2})
+    counts = []
+    for at in range(6):
+        scaler.observe(
+            float(at), [ModelObservation(model="model", arrived=9, ended=1, lengths=((2000, 400),), ready=2)]
+        )
+        counts.append(scaler.decide(float(at))[0].replicas)
+    assert counts == [2] * 6
 
 
 def test_there_is_room_for_the_present_load_however_seldom_requests_are_late() -> None:

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
+from statistics import NormalDist
 
 __all__ = ("BIN_S", "Forecast", "Forecaster")
 
@@ -29,6 +30,7 @@ _PEAK_ROOM = 1.05  # no bound is above the highest level that was seen, times th
 _YOUNG_ROOM, _YOUNG = 0.2, 240  # more of it at first, and the bins until it is gone: a short time's peak says little
 _PRIOR_SPREADS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # errors that are assumed of two minutes or more
 _TINY = 1e-9
+_FIRST_CHANCE = 2.0  # standard deviations that are left out of what the first seconds brought
 
 
 class Forecast:
@@ -40,6 +42,19 @@ class Forecast:
         self.name = name  # of the way: level, trend, hour, day …
         self.expected = expected
         self.upper = upper
+
+
+def _window(mean: float) -> int:
+    """Return how many bins a level has, so that enough comes within them."""
+    return min(_LONGEST_WINDOW, max(_WINDOW, math.ceil(_ENOUGH / max(_TINY, mean) / BIN_S)))
+
+
+def _crest(levels: list[float]) -> float:
+    """Return the highest of some levels, less what chance adds to the highest of several windows."""
+    mean, window = sum(levels) / len(levels), _window(sum(levels) / len(levels))
+    windows = max(1.0, len(levels) / window)
+    deviations = NormalDist().inv_cdf((windows - 0.375) / (windows + 0.25))  # of the highest, as Blom estimates it
+    return max(mean, max(levels) - deviations * math.sqrt(mean / (window * BIN_S)))
 
 
 class _Way:
@@ -149,7 +164,7 @@ class Forecaster:
             return
         level = self._level() or 0.0
         self._levels.append(level)
-        self._peak = max(level, self._peak * 0.99998)
+        self._peak = max(_crest(self._levels[-self._horizon :]), self._peak * 0.99998)
         if len(self._levels) > 2 * _KEPT_BINS:
             del self._levels[:_KEPT_BINS]
         self._remember(level)
@@ -162,9 +177,9 @@ class Forecaster:
 
     def _level(self) -> float | None:
         if not self._bins:
-            return self._open_sum / self._open_s if self._open_s else None
-        mean = sum(self._bins) / len(self._bins)
-        window = min(_LONGEST_WINDOW, max(_WINDOW, math.ceil(_ENOUGH / max(_TINY, mean) / BIN_S)))
+            came = self._open_sum - _FIRST_CHANCE * math.sqrt(self._open_sum)
+            return max(0.0, came) / self._open_s if self._open_s else None
+        window = _window(sum(self._bins) / len(self._bins))
         newest = list(self._bins)[-window:]
         return sum(newest) / len(newest)
 

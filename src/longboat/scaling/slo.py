@@ -20,6 +20,8 @@ _OTHER_HORIZON = 1.4
 """Ratio from which on another cold start needs forecasts of another horizon."""
 _LEAST_PATIENCE_S, _PATIENCE_S = 90.0, 140.0
 _CATCH_UP_S = 30.0
+_LASTING = 1.0 / 12.0
+"""Part of a cold start for which a need must last: a shorter one is over long before the replica is ready."""
 _OVER_MEASURED = 1.05
 """There is always room for this many times the measured rate: few late requests lower the forecast's margin only."""
 
@@ -33,6 +35,7 @@ class SloRule:
         self._forecaster = Forecaster(horizon_s=self._cold_s, share=_SHARE)
         self._time = TimeModel(model, target)
         self._room = Rooms()
+        self._newest: deque[tuple[float, int]] = deque()  # needs of the last while
         self._needs: deque[tuple[float, int]] = deque()  # falling needs, for the highest of the patience
         self._busy_s = -math.inf  # when there was a request last
         self._short_s = math.inf  # since when more are needed; endless where none is
@@ -82,6 +85,7 @@ class SloRule:
         foreseen = max(forecast.upper, measured)
         staying = needed if needed >= current else max(needed, self._time.needed(max(1.0, room) * foreseen + behind))
         held = self._held(now_s, staying, current)
+        needed = self._lasting(now_s, needed)
         terms = {
             "rate": self._forecaster.level,
             "forecast": forecast.upper,
@@ -104,6 +108,13 @@ class SloRule:
             words = f"{words}: {held} sufficed for {self._patience_s():.0f} s"
             return Want(replicas=held, needed=needed, reason=words, terms=terms)
         return Want(replicas=current, needed=needed, reason=f"{words}, need {needed}", terms=terms)
+
+    def _lasting(self, now_s: float, needed: int) -> int:
+        """Return the least need of the last while."""
+        self._newest.append((now_s, needed))
+        while self._newest[0][0] < now_s - _LASTING * self._cold_s:
+            self._newest.popleft()
+        return min(one for _, one in self._newest)
 
     def _held(self, now_s: float, needed: int, current: int) -> int:
         """Return the highest need of the patience; the first count stays that long too.

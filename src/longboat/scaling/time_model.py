@@ -13,6 +13,8 @@ __all__ = ("TimeModel",)
 
 _SAMPLE = 2000
 """Requests whose lengths stand for those that come."""
+_ENOUGH, _ENOUGH_S = 50, 30.0
+"""Lengths, or seconds since the first of them, until they stand for all: short requests end first."""
 _MIX_S = 10.0
 """Seconds between two looks at the lengths."""
 _EXPONENTIAL = tuple(-math.log(1.0 - (at + 0.5) / 8.0) for at in range(8))
@@ -37,12 +39,13 @@ class TimeModel:
         self._lengths: deque[tuple[int, int]] = deque(maxlen=_SAMPLE)
         self._mix: Mix | None = None
         self._mixed_s = -math.inf
+        self._first_s = math.inf  # when a request ended first
         self._counted: tuple[float, float, int] = (-1.0, -1.0, 1)  # rate, time of the mix, and their need
 
     @property
     def knows_lengths(self) -> bool:
-        """Whether requests ended already."""
-        return self._mix is not None
+        """Whether enough requests ended already."""
+        return len(self._lengths) >= _ENOUGH or self._mixed_s - self._first_s >= _ENOUGH_S
 
     @property
     def factor(self) -> float:
@@ -51,7 +54,9 @@ class TimeModel:
 
     def observe(self, now_s: float, seen: ModelObservation, rate: float) -> None:
         """Note lengths, and compare the measured times between tokens with those of the present batches."""
-        self._lengths.extend(seen.lengths or _spread(seen))
+        if new := seen.lengths or _spread(seen):
+            self._lengths.extend(new)
+            self._first_s = min(self._first_s, now_s)
         changed = self._learn(seen, rate)
         if self._lengths and (changed or now_s - self._mixed_s >= _MIX_S):
             self._mix, self._mixed_s = mix_of(tuple(self._lengths), self._speed), now_s
