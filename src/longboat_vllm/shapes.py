@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ("UnexpectedShapeError", "expect")
+import inspect
+from typing import Any
+
+__all__ = ("UnexpectedShapeError", "expect", "expect_parameters")
 
 
 class UnexpectedShapeError(Exception):
@@ -13,3 +16,9 @@ def expect(condition: bool, what: str) -> None:
     """Raise UnexpectedShapeError with ``what`` where ``condition`` does not hold."""
     if not condition:
         raise UnexpectedShapeError(what)
+
+
+def expect_parameters(function: Any, names: tuple[str, ...]) -> None:
+    """Raise UnexpectedShapeError where the function's first parameters are not ``names``."""
+    found = tuple(inspect.signature(function).parameters)[: len(names)]
+    expect(found == names, f"{function.__qualname__} takes {', '.join(found)}")

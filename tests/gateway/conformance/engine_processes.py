@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from gateway_lab import API_KEY
 
 from engines.fake_process import PLAIN
 from engines.vllm_node import VllmNode
+from free_ports import free_port
 from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.engines.fake import FakeAdapter
@@ -50,7 +50,7 @@ def vllm(
 
 
 def _plan(model: str, source: str, extra_args: Sequence[str], model_path: str = "") -> GangPlan:
-    rank = RankPlan(node_rank=0, node_id="n0", address="127.0.0.1", interface="lo", ports={"api": _free_port()})
+    rank = RankPlan(node_rank=0, node_id="n0", address="127.0.0.1", interface="lo", ports={"api": free_port()})
     return GangPlan(
         fleet="test",
         model=model,
@@ -95,9 +95,3 @@ def _serves(url: str) -> bool:
         return httpx.get(f"{url}/health", timeout=10, verify=PLAIN).status_code == 200
     except httpx.TransportError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

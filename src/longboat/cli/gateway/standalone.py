@@ -12,8 +12,9 @@ from longboat.core.policy import Policy
 from longboat.core.states import Endpoint
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.sign_in.client_secret import why_unready
+from longboat.spec.checks.refusal import refusal
 from longboat.spec.files.keys_file import KeyBook, load_keys
-from longboat.spec.files.standalone_gateway import AloneSpec, HealthSpec, alone_from, endpoints_of, parse_alone, refusal
+from longboat.spec.files.standalone_gateway import AloneSpec, HealthSpec, alone_from, endpoints_of, parse_alone
 from longboat.spec.policy import policy_of, tenant_names
 from longboat.spec.secrets import admin_credentials, read_secret
 from longboat.spec.text.yaml_text import Plain

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from longboat.core.errors import Problem, UserInputError
 from longboat.spec.checks.plain_problem import plain_problem
+from longboat.spec.checks.refusal import refusal
 from longboat.spec.text.yaml_text import Plain, parse_yaml
 from longboat.spec.types.fleet import label_pairs
 from longboat.spec.types.section import Section, host_name, mistake
@@ -209,27 +210,21 @@ def load_hosts_file(text: str, origin: str) -> HostsFile:
     try:
         plain = _spelled_out(parse_yaml(text))
     except UserInputError as error:
-        raise _refusal(origin, list(error.problems)) from None
+        raise refusal(list(error.problems), origin) from None
     try:
         file = HostsFile.model_validate(plain)
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if not _is_consequence(item)]
         found = [plain_problem(item, FIELDS, MISSING, HINT) for item in errors]
-        raise _refusal(origin, found) from None
+        raise refusal(found, origin) from None
     if problems := _between_hosts(file):
-        raise _refusal(origin, problems)
+        raise refusal(problems, origin)
     return file
 
 
 def _is_consequence(error: Any) -> bool:
     """Return whether the list of hosts counts as too short only since its hosts have mistakes."""
     return error["type"] == "too_short" and bool(error["input"])
-
-
-def _refusal(origin: str, problems: list[Problem]) -> UserInputError:
-    first = problems[0]
-    message = f"{origin}: {first}" if len(problems) == 1 else f"{origin}: {len(problems)} problems"
-    return UserInputError(message, hint=first.hint, problems=tuple(problems))
 
 
 def _spelled_out(data: Plain) -> Any:

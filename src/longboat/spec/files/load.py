@@ -17,6 +17,7 @@ from longboat.spec.checks.branches import without_branches
 from longboat.spec.checks.gateway_checks import gateway_problems
 from longboat.spec.checks.mistakes import problem_of
 from longboat.spec.checks.not_yet import take_later
+from longboat.spec.checks.refusal import refusal
 from longboat.spec.checks.task_checks import task_problems
 from longboat.spec.checks.wording import shown
 from longboat.spec.files.merge import line_of, merged_files
@@ -81,9 +82,7 @@ class Reading:
         """Return the error that names all problems. more: those that were found elsewhere."""
         problems = tuple(sorted(dict.fromkeys((*self.problems, *more)), key=_order))
         kind = NotYetError if self.is_later and not more else UserInputError
-        first = problems[0]
-        message = f"{self.origin}: {first}" if len(problems) == 1 else f"{self.origin}: {len(problems)} problems"
-        return kind(message, hint=first.hint, problems=problems)
+        return refusal(problems, self.origin, kind)
 
 
 def _order(problem: Problem) -> tuple[int, int]:

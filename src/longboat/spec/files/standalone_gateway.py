@@ -16,6 +16,7 @@ from longboat.core.errors import Problem, UserInputError
 from longboat.core.states import Endpoint
 from longboat.spec.checks.gateway_checks import gateway_problems
 from longboat.spec.checks.mistakes import problem_of
+from longboat.spec.checks.refusal import refusal
 from longboat.spec.checks.wording import near, shown
 from longboat.spec.text.location import show
 from longboat.spec.text.yaml_text import Plain, parse_yaml
@@ -24,7 +25,7 @@ from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.gateway_parts import currency_of, parts_of
 from longboat.spec.types.section import Section, mistake
 
-__all__ = ("AloneSpec", "HealthSpec", "UpstreamSpec", "alone_from", "endpoints_of", "parse_alone", "refusal")
+__all__ = ("AloneSpec", "HealthSpec", "UpstreamSpec", "alone_from", "endpoints_of", "parse_alone")
 
 MAX_UPSTREAMS = 1000
 
@@ -281,13 +282,6 @@ def _as_written(problem: Problem, written: Mapping[str, str]) -> Problem:
             return Problem(where=written[place], what=problem.what, hint=problem.hint)
         place = place.rpartition(".")[0]
     return problem
-
-
-def refusal(problems: Sequence[Problem], origin: str) -> UserInputError:
-    """Return the error that names all problems. origin: the file's name, or the command."""
-    first = problems[0]
-    message = f"{origin}: {first}" if len(problems) == 1 else f"{origin}: {len(problems)} problems"
-    return UserInputError(message, hint=first.hint, problems=tuple(problems))
 
 
 def _tuples(value: Plain) -> object:
