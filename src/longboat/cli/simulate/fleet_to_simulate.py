@@ -68,7 +68,8 @@ def seed_of(fleet: Fleet) -> PrefillSeed:
 def _model(request: SimulateRequest) -> ModelSpec:
     path = Path(request.fleet)
     if not path.is_file():
-        raise UserInputError(f"there is no file {path}", hint="give a fleet file: --fleet fleet.yaml")
+        why = "it is a folder" if path.is_dir() else "there is no such file"
+        raise UserInputError(f"{path} cannot be read: {why}", hint="give a fleet file: --fleet fleet.yaml")
     models = read_target(request.fleet).whole().models
     names = ", ".join(model.name for model in models)
     if request.model is None and len(models) != 1:

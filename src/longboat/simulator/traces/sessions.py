@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from longboat.catalog.names import nearest_names
 from longboat.core.errors import UserInputError
 from longboat.simulator.traces.block_names import chained, mix
 from longboat.simulator.traces.trace_request import TraceRequest
@@ -42,10 +41,7 @@ def parse_sessions(text: str) -> Sessions:
     for part in filter(None, (piece.strip() for piece in text.removeprefix(PREFIX).split(","))):
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in kinds:
-            near = nearest_names(name, kinds)
-            raise UserInputError(
-                f"sessions have no setting {name!r}", hint=f"did you mean {near[0]}?" if near else f"they have {known}"
-            )
+            raise UserInputError(f"sessions have no setting {name!r}", hint=f"they have {known}")
         try:
             values[name] = kinds[name](value)
         except ValueError:
