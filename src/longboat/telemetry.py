@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from types import TracebackType
 
-__all__ = ("log_to_stderr", "logger")
+__all__ = ("Guard", "log_to_stderr", "logger")
 
 
 class _Stderr(logging.Handler):
@@ -21,6 +22,33 @@ class _Stderr(logging.Handler):
 def logger(name: str) -> logging.Logger:
     """Return the logger of one part of Longboat, such as ``gateway``."""
     return logging.getLogger(f"longboat.{name}")
+
+
+class Guard:
+    """Keeps a loop that must not end: ``with`` it, a round that fails is logged, and the loop goes on.
+
+    Only the first of several failures in a row is logged. Pause outside the ``with``, so that failures do not spin.
+    """
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        self._log = log
+        self._what = what
+        self.is_failing = False  # whether the last round failed
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None and not isinstance(error, Exception):
+            return False  # a cancellation
+        was_failing, self.is_failing = self.is_failing, error is not None
+        if error is not None and not was_failing:
+            self._log.error("%s failed, and is tried again", self._what, exc_info=error)
+        elif error is None and was_failing:
+            self._log.warning("%s works again", self._what)
+        return error is not None
 
 
 def log_to_stderr(program: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import http.server
@@ -22,6 +23,7 @@ import pytest
 
 from cli.cli_process import Done
 from cli.test_import_budget import HEAVY, cost_of
+from longboat.cli.gateway.run import GatewayChild
 from longboat.gateway.limits.keys import new_key
 from longboat.spec.files.keys_file import KeyBook, save_keys
 
@@ -35,6 +37,29 @@ for name in ("ray", "torch", "vllm", "numpy"):
 from longboat.cli.app import main
 main()
 """
+
+
+LONG_LINES = """
+import json, sys
+sys.stdin.read()
+sys.stderr.write("a" * 3_000_000 + "\\nshort\\nlast")
+sys.stderr.flush()
+print(json.dumps({"port": 7}), flush=True)
+"""
+
+
+async def test_a_long_line_of_the_gateway_is_shown_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("longboat.cli.gateway.run.gateway_command", lambda: [sys.executable, "-c", LONG_LINES])
+    child = await GatewayChild.start(b"{}")
+    try:
+        assert await asyncio.wait_for(child.listening_port(), DEADLINE_S) == 7
+        assert await asyncio.wait_for(child.ended(), DEADLINE_S) == 0
+    finally:
+        child.kill()
+    shown = capsys.readouterr().err
+    assert shown.count("a") >= 3_000_000 and shown.endswith("short\nlast\n")
 
 
 class Engine(http.server.ThreadingHTTPServer):

@@ -19,12 +19,13 @@ class Hand:
     """A clock that is turned by hand."""
 
     now_s: float = 1000.0
+    clocks_s: float = 0.0  # Unix time less monotonic time
 
     def monotonic_s(self) -> float:
         return self.now_s
 
     def unix_s(self) -> float:
-        return self.now_s
+        return self.now_s + self.clocks_s
 
 
 @dataclass
@@ -54,6 +55,24 @@ def fleet(clock: Hand, changes: list[None]) -> FleetTable:
     made = FleetTable(lambda: changes.append(None), clock)
     made.take(VALUES)
     return made
+
+
+@pytest.mark.parametrize("step_s", [10.0, 100.0, -100.0])
+def test_a_step_of_the_wall_clock_makes_no_replica_silent_and_keeps_no_dead_one(
+    fleet: FleetTable, clock: Hand, step_s: float
+) -> None:
+    fleet.hear(announcement("a"), NUMBERS)
+    before = fleet.table(NUMBERS)
+    clock.clocks_s += step_s
+    clock.now_s += 1.0
+    assert fleet.table(NUMBERS).endpoints == before.endpoints
+    (state,) = fleet.states_now()
+    assert (state.phase, state.announced_at_s) == (Phase.READY, clock.unix_s() - 1.0)
+    clock.now_s += 30.0
+    assert fleet.table(NUMBERS).endpoints == ()
+    assert [state.phase for state in fleet.states()] == [Phase.SUSPECT]
+    clock.now_s += 100.0
+    assert fleet.states_now() == ()
 
 
 def test_a_table_is_made_again_only_where_something_changed(fleet: FleetTable, changes: list[None]) -> None:

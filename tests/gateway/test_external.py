@@ -242,7 +242,9 @@ async def test_key_file_is_read_again(provider: MakeProvider, gateway: MakeGatew
     assert cloud.seen[-1].header("authorization") == "Bearer second-key"
 
 
-async def test_requests_go_through_a_proxy(provider: MakeProvider, gateway: MakeGateway) -> None:
+async def test_requests_go_through_a_proxy(
+    provider: MakeProvider, gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[bytes] = []
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -254,8 +256,18 @@ async def test_requests_go_through_a_proxy(provider: MakeProvider, gateway: Make
     cloud = await provider()
     proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
     port = proxy.sockets[0].getsockname()[1]
-    client = await RawClient.to(await gateway(open_policy(model(cloud.url, proxy=f"http://127.0.0.1:{port}"))))
+    loop = asyncio.get_running_loop()
+    resolve = loop.getaddrinfo
+
+    async def two_addresses(host: str, *args: Any, **more: Any) -> Any:
+        if host != "proxy.test":
+            return await resolve(host, *args, **more)
+        return [*await resolve("127.0.0.2", *args, **more), *await resolve("127.0.0.1", *args, **more)]
+
+    monkeypatch.setattr(loop, "getaddrinfo", two_addresses)  # nothing listens at the first one
+    client = await RawClient.to(await gateway(open_policy(model(cloud.url, proxy=f"http://a%40b:c@proxy.test:{port}"))))
     assert (await client.post(ASK)).status == 200
+    assert b"\r\nproxy-authorization: Basic YUBiOmM=\r\n" in asked[0]
     assert asked[0].startswith(f"CONNECT localhost:{cloud.port} HTTP/1.1".encode())
     assert SECRET.encode() not in asked[0]
     proxy.close()

@@ -96,6 +96,9 @@ async def test_azures_deployment_is_the_model_where_the_body_names_none(
             assert (await client.post(body, target)).status == 200
             assert upstream.seen[-1].head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
             assert json.loads(upstream.seen[-1].body) == {"model": "tiny", **body}
+    for nothing in (None, ""):
+        assert (await client.post({"user": "u", "model": nothing, "messages": []}, target)).status == 200
+        assert json.loads(upstream.seen[-1].body) == {"user": "u", "model": "tiny", "messages": []}
     other = await client.post({"model": "other"}, target)
     assert (other.status, other.code) == (404, "model_not_found")
 
@@ -111,6 +114,10 @@ async def test_azures_deployment_names_the_model_of_a_form(make_upstream: Any, m
     assert upstream.seen[0].head.startswith(b"POST /v1/audio/transcriptions HTTP/1.1\r\n")
     assert b'name="model"\r\n\r\ntiny\r\n' in upstream.seen[0].body
     assert upstream.seen[0].body.endswith(body)
+    empty = b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\n\r\n' + body
+    client.send(head.replace(str(len(body)), str(len(empty))).encode() + empty)
+    assert (await client.response()).status == 200
+    assert upstream.seen[1].body.count(b'name="model"') == upstream.seen[1].body.count(b"\r\ntiny\r\n") == 1
 
 
 async def test_azures_key_opens_azures_paths(make_upstream: Any, make_gateway: Any, connect: Any) -> None:

@@ -84,6 +84,27 @@ async def test_exchange_stops_though_a_call_takes_the_cancellation_for_a_failure
     await asyncio.wait_for(counters.stop(), 30)
 
 
+async def test_a_reply_that_cannot_be_used_does_not_end_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_exchange, "RETRY_S", 0.01)
+    monkeypatch.setattr(redis_exchange, "HEARTBEAT_S", 0.01)
+    counters = RedisCounters("redis://127.0.0.1:1/0", fleet="f", fallback=LocalCounters())
+    num_calls, fourth = 0, asyncio.Event()
+
+    async def send(_batch: object) -> dict[str, object]:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls in (2, 3):
+            return {"answers": []}
+        if num_calls > 3:
+            fourth.set()
+        return {"answers": [], "known": True}
+
+    monkeypatch.setattr(counters._exchange._link, "send", send)
+    await counters.start()
+    await asyncio.wait_for(fourth.wait(), 30)
+    await asyncio.wait_for(counters.stop(), 30)
+
+
 async def told(counters: RedisCounters) -> None:
     """Until Redis knows all."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_upstream import DEADLINE_S
-from gateway_lab import RawClient, Response, config, endpoint, keyed, table
+from gateway_lab import RawClient, Response, config, endpoint, eventually, keyed, table
 from prometheus_client.parser import text_string_to_metric_families
 from test_beats import Gang
 from test_gateway_process import ASK, Running, Start, came_true, start
@@ -25,9 +25,12 @@ from longboat.core.external import NANOS, Price
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.admin.node_query import MetricsQuery, TimelineQuery
+from longboat.gateway.config import GatewayLimits
 from longboat.gateway.limits.keys import new_admin_key, new_key
 from longboat.gateway.process.workers import WorkerParent
 from longboat.gateway.records.usage_store import UsageStore
+from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
+from longboat.gateway.upstreams.table import LiveTable
 from longboat.routing.health.liveness import Life
 
 __all__ = ("start",)  # the fixture
@@ -297,6 +300,49 @@ async def test_worker_is_tried_again_after_the_system_had_no_process_for_it(tmp_
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
     assert worker.num_failures == 3
+
+
+async def test_slots_are_divided_on_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longboat.gateway.process.workers._SHARE_EVERY_S", 0.0)
+    rounds, third = [], asyncio.Event()
+
+    async def collect() -> None:
+        rounds.append(len(rounds))
+        if len(rounds) < 3:
+            raise RuntimeError("a report that nothing can read")
+        third.set()
+
+    with socket.socket() as held:
+        parent = WorkerParent(config(control_socket=str(tmp_path / "c.sock"), processes=2), held)
+        monkeypatch.setattr(parent._reports, "collect", collect)
+        following = asyncio.create_task(parent._follow_demands())
+        await asyncio.wait_for(third.wait(), DEADLINE_S)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+class BrokenAtFirst:
+    """A clock that cannot be read twice."""
+
+    def __init__(self) -> None:
+        self.num_looks = 0
+
+    def monotonic_s(self) -> float:
+        self.num_looks += 1
+        if self.num_looks in (2, 3):  # behind the first one, with which the watch begins
+            raise RuntimeError("a clock that nothing can read")
+        return 1.0
+
+    unix_s = monotonic_s
+
+
+async def test_heartbeats_are_judged_on_after_a_failure() -> None:
+    clock = BrokenAtFirst()
+    following = asyncio.create_task(follow_beats(LiveTable(GatewayLimits()), clock=clock))
+    await eventually(lambda: following.done() or clock.num_looks > 5, "the watch goes on")
+    assert not following.done()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
 
 
 async def _counts_a_connection(running: Running) -> bool:

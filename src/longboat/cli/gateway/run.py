@@ -28,6 +28,9 @@ from longboat.spec.types.section import is_loopback
 __all__ = ("run_alone",)
 
 START_TIMEOUT_S = 30.0
+BLOCK_BYTES = 65536
+LINE_BYTES = 1 << 20
+"""A longer line of the gateway is shown in pieces."""
 FILES_EVERY_S = 1.0
 PUSH_AGAIN_S = 0.5
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -55,6 +58,7 @@ class GatewayChild:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._first_words: list[str] = []
+        self._begun = b""  # a line whose end did not come yet
         self._is_up = False
         self._listener = asyncio.create_task(self._relay())
 
@@ -107,10 +111,17 @@ class GatewayChild:
     async def _relay(self) -> None:
         """Print the gateway's messages. Until it listens, keep them: they may explain why it did not start."""
         assert self._process.stderr is not None
-        while line := await self._process.stderr.readline():
-            self._first_words.append(line.decode(errors="replace").rstrip())
-            if self._is_up:
-                self._show()
+        while block := await self._process.stderr.read(BLOCK_BYTES):
+            *lines, self._begun = (self._begun + block).split(b"\n")
+            if len(self._begun) > LINE_BYTES:
+                lines, self._begun = [*lines, self._begun], b""
+            self._take(lines)
+        self._take([self._begun] if self._begun else [])
+
+    def _take(self, lines: list[bytes]) -> None:
+        self._first_words += (line.decode(errors="replace").rstrip() for line in lines)
+        if self._is_up:
+            self._show()
 
     def _show(self) -> None:
         words, self._first_words = self._first_words, []

@@ -107,17 +107,15 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         return dataclasses.replace(self._report(), shown=shown)
 
     def _report(self) -> FleetReport:
-        now_s = time.time()
-        members, reports = self._fleet.members, self._orders.reports.values()
-        members.expire(now_s)
+        reports = self._orders.reports.values()
         keys = self._document.get("policy", {}).get("keys", ())
         return FleetReport(
             fleet=str(self._document.get("fleet", "")),
             document=str(self._document.get("text", "")),
-            at_s=now_s,
-            replicas=members.states(now_s),
+            at_s=time.time(),
+            replicas=self._fleet.states_now(),
             gateways=tuple(report.gateway for report in reports),
-            failures=members.failures(),
+            failures=self._fleet.members.failures(),
             epoch=self._epoch,
             table_version=self._fleet.table(self._counts).version,
             problems=tuple(report.problem for report in reports if report.problem),

@@ -70,7 +70,7 @@ class FleetTable:
         before, again_s = self.members.num_changes, self._again_s(announcement)
         announcement = dataclasses.replace(announcement, every_s=max(announcement.every_s, again_s))
         self._hold_off.heard(self._clock.monotonic_s(), announcement.every_s)
-        verdict = self.members.hear(announcement, self._clock.unix_s())
+        verdict = self.members.hear(announcement, self._clock.monotonic_s())
         if self.members.num_changes != before:
             self.change()
         return self._with_leave(dataclasses.replace(verdict, again_s=again_s), announcement.state, numbers)
@@ -92,15 +92,21 @@ class FleetTable:
 
     def states(self) -> tuple[ReplicaState, ...]:
         """Return all replicas as they are now, or were a moment ago where nothing changed since."""
-        now_s = self._clock.unix_s()
+        now_s = self._clock.monotonic_s()
         made_for = self.members.num_changes, now_s // STATES_AGE_S
         if self._states is None or self._states[0] != made_for:
-            self._states = made_for, self.members.states(now_s)
+            self._states = made_for, self.members.states(now_s, self._clock.unix_s() - now_s)
         return self._states[1]
+
+    def states_now(self) -> tuple[ReplicaState, ...]:
+        """Return all replicas as they are at this moment, without those that left long ago."""
+        now_s = self._clock.monotonic_s()
+        self.members.expire(now_s)
+        return self.members.states(now_s, self._clock.unix_s() - now_s)
 
     def table(self, numbers: Numbers) -> EndpointTable:
         """Return the newest table: made a moment ago, where nothing changed since."""
-        now_s = self._clock.unix_s()
+        now_s = self._clock.monotonic_s()
         made_for = self.members.num_changes, self.relays.num_changes, now_s // TABLE_AGE_S
         if self._made is None or self._made[0] != made_for:
             self._made = made_for, self._make(numbers, now_s)

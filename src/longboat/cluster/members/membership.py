@@ -1,4 +1,7 @@
-"""The fleet's present members: announcements in, endpoint table and verdicts out. Pure: the clock is an argument."""
+"""The fleet's present members: announcements in, endpoint table and verdicts out.
+
+Pure: the clock is an argument. It is monotonic, so that a step of the wall clock makes no replica silent.
+"""
 
 from __future__ import annotations
 
@@ -122,9 +125,12 @@ class Membership:
             self._last = table
         return dataclasses.replace(table, version=self._version)
 
-    def states(self, now_s: float) -> tuple[ReplicaState, ...]:
-        """Return all replicas known, oldest first; a ready one that went silent is shown as suspect."""
-        return tuple(_seen(m, now_s) for m in sorted(self._members.values(), key=lambda m: m.order))
+    def states(self, now_s: float, clocks_s: float = 0.0) -> tuple[ReplicaState, ...]:
+        """Return all replicas known, oldest first; a ready one that went silent is shown as suspect.
+
+        clocks_s: Unix time less the time of ``now_s``
+        """
+        return tuple(_seen(m, now_s, clocks_s) for m in sorted(self._members.values(), key=lambda m: m.order))
 
     def failures(self) -> dict[str, Announcement]:
         """Return model → its newest failure, until a replica of it is ready again."""
@@ -183,10 +189,10 @@ def _endpoint(member: Member, moving: Container[str], relays: RelayView) -> Endp
     return member.endpoint if member.endpoint is not None else made
 
 
-def _seen(member: Member, now_s: float) -> ReplicaState:
-    silent_s = now_s - member.heard_at_s
+def _seen(member: Member, now_s: float, clocks_s: float) -> ReplicaState:
+    silent_s, announced_at_s = now_s - member.heard_at_s, member.heard_at_s + clocks_s
     if silent_s > member.silence_s and member.state.phase not in (Phase.FAILED, Phase.GONE):
         return dataclasses.replace(
-            member.state, phase=Phase.SUSPECT, detail=f"silent for {silent_s:.0f} s", announced_at_s=member.heard_at_s
+            member.state, phase=Phase.SUSPECT, detail=f"silent for {silent_s:.0f} s", announced_at_s=announced_at_s
         )
-    return dataclasses.replace(member.state, announced_at_s=member.heard_at_s)
+    return dataclasses.replace(member.state, announced_at_s=announced_at_s)

@@ -41,10 +41,7 @@ _FALSE = frozenset(("false", "False", "0", ""))
 
 def read_form(body: bytes, content_type: bytes, *, refuse_fleet_fields: bool, allowed: Collection[str] = ()) -> Facts:
     """Read a form. Raises BodyError: not a well-formed form, a duplicate field, no model, a fleet field."""
-    form = Form(_boundary(content_type))
-    names: set[str] = set()
-    for start, end in _parts(body, form.boundary):
-        _read_part(form, body, start, end, names)
+    form, names = _form(body, content_type)
     if refuse_fleet_fields:
         _refuse_fleet_fields(names, allowed)
     return _facts(form)
@@ -67,11 +64,20 @@ def splice_form(body: bytes, facts: Facts, *, model: str | None, add_usage: bool
 
 
 def with_model_field(body: bytes, content_type: bytes, model: bytes) -> bytes:
-    """Return the form with the field ``model`` before its first part. Raises body.BodyError: it is not a form."""
-    boundary = _boundary(content_type)
-    if boundary in model:
+    """Return the form with this value of the field ``model``. Raises body.BodyError: it is not a form."""
+    form, _ = _form(body, content_type)
+    if form.boundary in model:
         raise BodyError("The model's name contains the form's boundary. Use another boundary.", "bad_form")
-    return _NEW_FIELD % (boundary, b"model", model) + body
+    return _spliced(body, form, {"model": model})
+
+
+def _form(body: bytes, content_type: bytes) -> tuple[Form, set[str]]:
+    """Return a form and the names of all of its parts."""
+    form = Form(_boundary(content_type))
+    names: set[str] = set()
+    for start, end in _parts(body, form.boundary):
+        _read_part(form, body, start, end, names)
+    return form, names
 
 
 def _spliced(body: bytes, form: Form, changes: dict[str, bytes]) -> bytes:

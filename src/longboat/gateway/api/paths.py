@@ -6,6 +6,7 @@ import difflib
 import re
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 import orjson
 
 from longboat.gateway.api.apis import APIS, KNOWN_PATHS
@@ -20,6 +21,7 @@ DEPLOYMENT = b":deployment"
 
 _ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _DEPLOYMENT_PATH = re.compile(rb"/openai/deployments/([^/]+)(/.*)")
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MAX_PATH_CHARS = 100
 _PLAIN_PATHS = frozenset(path.encode() for path in KNOWN_PATHS)
 
@@ -80,13 +82,19 @@ def _azure_path(path: bytes) -> tuple[bytes, bytes]:
 
 
 def with_deployment(request: Request, *, is_form: bool) -> bytes:
-    """Return the body with the model of the path as its field ``model``. Raises BodyError: it is not a form."""
+    """Return the body with the model of the path as its field ``model``, in place of one that names none.
+
+    Raises BodyError: it is not a form.
+    """
     model, body = request.noted[DEPLOYMENT], request.body()
     if is_form:
         return with_model_field(body, request.noted.get(b"content-type", b""), model)
+    name = orjson.dumps(model.decode("utf-8", "replace"))
+    members = _MEMBERS.decode(body)
+    if "model" in members:
+        return msgspec.json.encode({**members, "model": msgspec.Raw(name)})
     at = body.index(b"{") + 1
-    comma = b"" if body[at:].lstrip().startswith(b"}") else b","
-    return b"".join((body[:at], b'"model":', orjson.dumps(model.decode("utf-8", "replace")), comma, body[at:]))
+    return b"".join((body[:at], b'"model":', name, b"," if members else b"", body[at:]))
 
 
 def is_coded(content_encoding: bytes) -> bool:

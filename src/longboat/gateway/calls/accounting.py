@@ -38,7 +38,7 @@ FAILED: Final = frozenset((_REFUSED, "expired", "engine_error", "client_error"))
 """Outcomes for which no tenant pays tokens: no engine did the work that was asked for."""
 
 _UNKNOWN: Final = Usage()
-_OK: Final = 200
+_OK: Final = "ok"
 _MAX_ENDED = 64
 
 
@@ -281,9 +281,7 @@ class Accounting:
 def _estimated(call: Call, record: Record) -> tuple[int, int]:
     """Return the tokens to charge for an answer whose engine told none: those that were reserved where it generates."""
     facts = call.facts
-    if record.status != _OK or record.outcome in FAILED or not record.attempts or not call.api.weighs_completion:
-        return 0, 0
-    if facts is None or call.comes_back is not None:
+    if facts is None or record.outcome != _OK or not call.api.weighs_completion or call.comes_back is not None:
         return 0, 0
     prompt = facts.num_prompt_tokens_estimate
     return prompt, max(0, call.cost_tokens - prompt)

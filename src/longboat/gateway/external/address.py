@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import ipaddress
 import socket
 import ssl
 import urllib.request
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from longboat.core.external import ExternalModel
 
@@ -109,15 +110,32 @@ def _key_header(model: ExternalModel, key: str) -> dict[str, str]:
     return {"x-api-key": key} if model.api == "anthropic" else {"authorization": f"Bearer {key}"}
 
 
-def _proxy_of(given: str | None, scheme: str, host: str) -> tuple[str, int] | None:
-    """Return the proxy's host and port: the file's, else the environment's as other programs read it."""
+class _Proxy(NamedTuple):
+    host: str
+    port: int
+    credentials: bytes  # a line of the head, or empty
+
+    @property
+    def name(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def _proxy_of(given: str | None, scheme: str, host: str) -> _Proxy | None:
+    """Return the proxy: the file's, else the environment's as other programs read it."""
     url = given
     if url is None and not _is_loopback(host) and not urllib.request.proxy_bypass_environment(host):  # type: ignore[attr-defined]
         url = urllib.request.getproxies_environment().get(scheme)
     if not url:
         return None
     parts = urlsplit(url if "://" in url else f"http://{url}")
-    return (parts.hostname, parts.port or 3128) if parts.hostname else None
+    return _Proxy(parts.hostname, parts.port or 3128, _credentials(parts)) if parts.hostname else None
+
+
+def _credentials(parts: SplitResult) -> bytes:
+    if parts.username is None:
+        return b""
+    pair = unquote_to_bytes(parts.username) + b":" + unquote_to_bytes(parts.password or "")
+    return b"proxy-authorization: Basic %b\r\n" % base64.b64encode(pair)
 
 
 def _is_loopback(host: str) -> bool:
@@ -127,16 +145,38 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _tunnel(proxy: tuple[str, int], host: str, port: int) -> socket.socket:
+async def _connected(proxy: _Proxy) -> socket.socket:
+    """Return a connection to the first of a proxy's addresses that takes one."""
+    loop = asyncio.get_running_loop()
+    failure = OSError(f"the proxy {proxy.name} has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM):
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:  # a machine without IPv6, say
+            failure = error
+            continue
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure
+
+
+async def _tunnel(proxy: _Proxy, host: str, port: int) -> socket.socket:
     """Return a socket that a proxy has connected to the host (HTTP CONNECT)."""
     loop = asyncio.get_running_loop()
-    found = (await loop.getaddrinfo(*proxy, type=socket.SOCK_STREAM))[0]
-    sock = socket.socket(found[0], found[1], found[2])
+    sock = await _connected(proxy)
     try:
-        sock.setblocking(False)
-        await loop.sock_connect(sock, found[4])
         name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        await loop.sock_sendall(sock, f"CONNECT {name} HTTP/1.1\r\nhost: {name}\r\n\r\n".encode())
+        head_lines = f"CONNECT {name} HTTP/1.1\r\nhost: {name}\r\n".encode()
+        await loop.sock_sendall(sock, b"%b%b\r\n" % (head_lines, proxy.credentials))
         head = b""
         while b"\r\n\r\n" not in head:
             more = await loop.sock_recv(sock, 1)  # a byte at a time: what follows the head is TLS
@@ -146,7 +186,7 @@ async def _tunnel(proxy: tuple[str, int], host: str, port: int) -> socket.socket
         status = head.split(b" ", 2)[1:2]
         if status != [b"200"]:
             words = head.partition(b"\r\n")[0].decode("latin-1")[:200]
-            raise ConnectionRefusedError(f"the proxy {proxy[0]}:{proxy[1]} refused: {words}")
+            raise ConnectionRefusedError(f"the proxy {proxy.name} refused: {words}")
     except BaseException:
         sock.close()
         raise

@@ -13,7 +13,7 @@ from longboat.gateway.limits.redis_link import RedisLink
 from longboat.gateway.limits.redis_news import PendingNews
 from longboat.gateway.limits.redis_script import Ask, Batch
 from longboat.routing.capacity.quota import Denied
-from longboat.telemetry import logger
+from longboat.telemetry import Guard, logger
 
 __all__ = ("DECIDE_S", "Question", "RedisExchange")
 
@@ -62,6 +62,7 @@ class RedisExchange:
         # the batch that Redis has not replied to, and its questions
         self.unanswered: Batch | None = None
         self._sent: list[Question] = []
+        self._guard = Guard(log, f"the exchange with Redis at {self._link.place}")
         self._wake = asyncio.Event()
         self._wake_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -135,6 +136,13 @@ class RedisExchange:
             await self._call_once()
 
     async def _call_once(self) -> None:
+        """Send the batch. A reply that cannot be used is as good as none."""
+        with self._guard:
+            await self._send()
+        if self._guard.is_failing:
+            self.degrade("its reply cannot be used")
+
+    async def _send(self) -> None:
         """Send the batch. Without a reply it stays, since Redis may have carried it out or not."""
         assert self.unanswered is not None
         began_s = asyncio.get_running_loop().time()

@@ -33,7 +33,7 @@ from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.policies.contract import EngineReport
 from longboat.routing.prefixes.accuracy import PrefixAccuracy
-from longboat.telemetry import logger
+from longboat.telemetry import Guard, logger
 
 __all__ = ("FeedState", "FeedTaker", "follow_prefixes")
 
@@ -97,16 +97,18 @@ async def follow_prefixes(
     """
     states = {} if states is None else states
     follows: dict[Upstream, asyncio.Task[None]] = {}
+    guard = Guard(log, "the look for prefix feeds")
     try:
         while True:
-            known = {u for u in _followed(table, least_replicas) if u.address is None and (u.ready or u in follows)}
-            for upstream in [u for u in follows if u not in known]:
-                await _end((follows.pop(upstream),))
-                states.pop(upstream.key, None)
-            for upstream in known - follows.keys():
-                state = states[upstream.key] = FeedState(upstream)
-                follow = _Follow(state, taker, names, clock)
-                follows[upstream] = asyncio.get_running_loop().create_task(follow.run())
+            with guard:
+                known = {u for u in _followed(table, least_replicas) if u.address is None and (u.ready or u in follows)}
+                for upstream in [u for u in follows if u not in known]:
+                    await _end((follows.pop(upstream),))
+                    states.pop(upstream.key, None)
+                for upstream in known - follows.keys():
+                    state = states[upstream.key] = FeedState(upstream)
+                    follow = _Follow(state, taker, names, clock)
+                    follows[upstream] = asyncio.get_running_loop().create_task(follow.run())
             await asyncio.sleep(until_tick_s(_LOOK_EVERY_S, asyncio.get_running_loop().time()))
     finally:
         await _end(follows.values())

@@ -19,8 +19,11 @@ from longboat.gateway.process.listener_certificate import ListenerCertificate
 from longboat.gateway.process.services import Services
 from longboat.gateway.process.steering import Steering
 from longboat.gateway.requests.connection import ClientConnection
+from longboat.telemetry import Guard, logger
 
 __all__ = ("Gateway", "serve_until_stopped")
+
+log = logger("gateway")
 
 _BACKLOG = 4096
 _CUT_S = 0.5
@@ -134,13 +137,11 @@ class Gateway:
             await asyncio.sleep(0)
 
     async def _sweep_forever(self) -> None:
-        loop = asyncio.get_running_loop()
+        guard = Guard(log, "the gateway's sweep")
         while True:
-            await asyncio.sleep(until_tick_s(SWEEP_S, loop.time()))
-            try:
+            await asyncio.sleep(until_tick_s(SWEEP_S, asyncio.get_running_loop().time()))
+            with guard:
                 self._sweep(self._clock.monotonic_s())
-            except Exception as error:  # a defect must not end the sweeps
-                loop.call_exception_handler({"message": "the gateway's sweep failed", "exception": error})
 
     def _sweep(self, now_s: float) -> None:
         state = self.state

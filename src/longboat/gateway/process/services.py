@@ -18,8 +18,11 @@ from longboat.gateway.process.rounds import Rounds
 from longboat.gateway.records.tracing import Tracer
 from longboat.gateway.upstreams.engine_load import follow_load
 from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
+from longboat.telemetry import Guard, logger
 
 __all__ = ("Services", "counters_of")
+
+log = logger("gateway")
 
 _DIVIDE_S = 2.5  # the parent gives each worker one second
 
@@ -31,6 +34,7 @@ class Services:
         self._state = state
         self._tasks: list[asyncio.Task[None]] = []
         self._lag_timer: asyncio.TimerHandle | None = None
+        self._flushing = Guard(log, "writing down requests")
 
     async def start(self) -> None:
         """Start. Raise UserInputError where a directory or the Redis address cannot be used."""
@@ -81,7 +85,8 @@ class Services:
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        self._state.accounting.flush()
+        with self._flushing:
+            self._state.accounting.flush()
         due_s = self._state.metrics.lag.tick(loop.time())
         self._lag_timer = loop.call_at(due_s, self._tick)
 

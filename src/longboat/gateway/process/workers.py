@@ -24,7 +24,7 @@ from longboat.gateway.process.server import listen_error, stop_on_signals
 from longboat.gateway.process.worker import Worker, remove_indexes
 from longboat.gateway.process.worker_feed import WorkerFeed
 from longboat.routing.capacity.shares import read_demands, written_demands
-from longboat.telemetry import logger
+from longboat.telemetry import Guard, logger
 
 __all__ = ("WorkerParent", "supervise_workers")
 
@@ -224,10 +224,12 @@ class WorkerParent:  # size: the control socket asks it for all workers, which i
 
     async def _follow_demands(self) -> None:
         """Divide the node's slots and limits once a second."""
+        guard = Guard(log, "the division of slots and limits")
         while self._stop_task is None:
             await asyncio.sleep(_SHARE_EVERY_S)
-            await self._reports.collect()
-            await asyncio.gather(self._quotas.divide(), self._feed.feed_shares())
+            with guard:
+                await self._reports.collect()
+                await asyncio.gather(self._quotas.divide(), self._feed.feed_shares())
 
     async def _watch_contact(self) -> None:
         """Stop when the owner has been silent for too long."""

@@ -12,7 +12,7 @@ from longboat.gateway.native.leaf_work import named
 from longboat.gateway.records.recent import Record
 from longboat.gateway.records.spans import FinishedSpan, Span, parse_traceparent
 from longboat.gateway.records.trace_export import OtlpExport
-from longboat.telemetry import logger
+from longboat.telemetry import Guard, logger
 
 __all__ = ("SpanExport", "Tracer")
 
@@ -89,11 +89,13 @@ class Tracer:
         self._export.shutdown()
 
     def _export_forever(self) -> None:
+        guard = Guard(log, "the export of traces")
         while not self._closing:
             self._wake.wait(_PAUSE_S)
             self._wake.clear()
             while self._pending:
-                self._export_some()
+                with guard:
+                    self._export_some()
 
     def _export_some(self) -> None:
         batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]

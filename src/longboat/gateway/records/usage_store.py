@@ -12,7 +12,7 @@ from pathlib import Path
 
 from longboat.core.errors import UserInputError
 from longboat.gateway.records.usage_file import Counts, Key, UsageFile
-from longboat.telemetry import logger
+from longboat.telemetry import Guard, logger
 
 __all__ = ("UsageRow", "UsageStore", "day_of")
 
@@ -126,10 +126,12 @@ class UsageStore:
 
     async def run(self) -> None:
         """Flush every second until cancelled, and once more then."""
+        guard = Guard(log, "writing down usage")
         try:
             while True:
                 await asyncio.sleep(FLUSH_S)
-                await asyncio.to_thread(self.flush)
+                with guard:
+                    await asyncio.to_thread(self.flush)
         finally:
             self.flush()
 

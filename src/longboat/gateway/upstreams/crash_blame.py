@@ -10,6 +10,7 @@ from longboat.core.clock import Clock
 from longboat.gateway.http.message import ask
 from longboat.gateway.http.request import request_digest
 from longboat.routing.health.poison import PoisonList, request_to_blame
+from longboat.telemetry import Guard, logger
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("Blame", "CrashBlame", "is_dead", "until_answers")
+
+log = logger("gateway")
 
 _ASK_EVERY_S = 1.0
 _DYING_S = 0.1  # a process that was killed still takes connections for a moment
@@ -114,10 +117,12 @@ async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
 
 async def until_answers(upstream: Upstream) -> None:
     """Wait until a silent engine responds again, or has left the table."""
+    guard = Guard(log, f"the question whether {upstream.key} answers")
     while upstream.lost and not upstream.gone:
         await asyncio.sleep(_ASK_EVERY_S)
-        if await _answers(upstream):
-            upstream.mark_up()
+        with guard:
+            if await _answers(upstream):
+                upstream.mark_up()
 
 
 async def _answers(upstream: Upstream) -> bool:

@@ -12,8 +12,11 @@ from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.capacity.slots import corrected
 from longboat.routing.policies.contract import EngineReport
+from longboat.telemetry import Guard, logger
 
 __all__ = ("follow_load",)
+
+log = logger("gateway")
 
 _TIMEOUT_S = 2.0
 _AT_ONCE = 16
@@ -27,16 +30,18 @@ async def follow_load(table: LiveTable, every_s: float) -> None:
 
     An engine that reports nothing keeps its capacity.
     """
+    guard = Guard(log, "the look at engines' load")
     gate = asyncio.Semaphore(_AT_ONCE)
     most, begin = max(1, round(_LOOKS_A_SECOND * every_s)), 0
     while True:
         await asyncio.sleep(every_s)
-        known = [(pool, u) for pool in table.pools() for u in pool.upstreams if _is_worth_a_look(pool, u)]
-        wanted, begin = _next_ones(known, begin, most)
-        await asyncio.gather(*(_look(pool, u, table.engine_capacity(u), gate) for pool, u in wanted))
-        for pool in table.pools():
-            if pool.num_waiting:
-                pool.pump_soon()
+        with guard:
+            known = [(pool, u) for pool in table.pools() for u in pool.upstreams if _is_worth_a_look(pool, u)]
+            wanted, begin = _next_ones(known, begin, most)
+            await asyncio.gather(*(_look(pool, u, table.engine_capacity(u), gate) for pool, u in wanted))
+            for pool in table.pools():
+                if pool.num_waiting:
+                    pool.pump_soon()
 
 
 def _next_ones(known: list[tuple[Pool, Upstream]], begin: int, most: int) -> tuple[list[tuple[Pool, Upstream]], int]:

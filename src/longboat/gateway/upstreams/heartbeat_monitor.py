@@ -13,7 +13,7 @@ from longboat.heartbeat.relay_listener import Relays
 from longboat.heartbeat.relay_wire import ALIVE
 from longboat.heartbeat.wire import door_word
 from longboat.routing.health.liveness import UNHEARD, Beat, Health, Judgement, Liveness, LivenessLimits
-from longboat.telemetry import logger
+from longboat.telemetry import Guard, logger
 
 __all__ = ("follow_beats",)
 
@@ -24,10 +24,12 @@ LOOK_EVERY_S = 0.1
 
 async def follow_beats(table: LiveTable, limits: LivenessLimits | None = None, clock: Clock = WALL) -> None:
     """Judge every endpoint that sends heartbeats, until the task is cancelled."""
+    guard = Guard(log, "the watch over heartbeats")
     monitor = _Monitor(table, limits or LivenessLimits(), clock)
     try:
         while True:
-            monitor.look(clock.monotonic_s())
+            with guard:
+                monitor.look(clock.monotonic_s())
             await asyncio.sleep(until_tick_s(LOOK_EVERY_S, asyncio.get_running_loop().time()))
     finally:
         monitor.close()
