@@ -202,8 +202,13 @@ def test_long_run_folder_gets_a_short_folder_for_sockets(run: Path) -> None:
     try:
         assert len(short) <= node_choices._MAX_TEMP_DIR
         assert short == node_choices._temp_dir(long)
-    finally:
         shutil.rmtree(short)
+        (run / "other").mkdir()
+        Path(short).symlink_to(run / "other")
+        with pytest.raises(ClusterError, match="is a link"):
+            node_choices._temp_dir(long)
+    finally:
+        Path(short).unlink() if Path(short).is_symlink() else shutil.rmtree(short)
 
 
 def test_taken_port_is_refused_before_anything_starts(run: Path) -> None:

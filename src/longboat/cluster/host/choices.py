@@ -18,7 +18,7 @@ from longboat.cluster.host.cluster_token import default_token_file
 from longboat.cluster.host.nic import head_address, route_source
 from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
-from longboat.folders import home_folder, node_folder
+from longboat.folders import home_folder, node_folder, private_folder
 
 __all__ = ("DEFAULT_PORT", "NodeRequest", "PortClaims", "decide", "taken_ports", "token_path")
 
@@ -183,10 +183,12 @@ def _temp_dir(run: Path) -> str:
     folder = run / "ray"
     if len(str(folder)) > _MAX_TEMP_DIR:
         folder = Path("/tmp") / f"longboat-ray-{hashlib.sha256(str(run).encode()).hexdigest()[:10]}"  # noqa: S108
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise ClusterError(f"{folder} belongs to another user", hint="set LONGBOAT_RUN to a shorter path")
-    return str(folder)
+    try:
+        return str(private_folder(folder))
+    except OSError as error:
+        raise ClusterError(
+            f"{folder} cannot be Ray's folder: {error.strerror}", hint="set LONGBOAT_RUN to a shorter path"
+        ) from error
 
 
 def _ensure_token(path: Path, *, may_make: bool) -> None:
