@@ -323,8 +323,9 @@ def test_cluster_that_does_not_answer_is_refused(run: Path) -> None:
         port = server.getsockname()[1]
     with pytest.raises(ClusterError, match="no cluster answers"):
         start_node(NodeRequest(join=f"127.0.0.1:{port}"), run)
-    with pytest.raises(UserInputError, match="is not an address"):
-        start_node(NodeRequest(join="host:http"), run)
+    for join in ("host:http", "host:0", "host:65536", "host:\N{SUPERSCRIPT TWO}", f"host:{'9' * 5000}"):
+        with pytest.raises(UserInputError, match="is not an address"):
+            start_node(NodeRequest(join=join), run)
 
 
 def test_stop_without_a_node_says_so(run: Path) -> None:

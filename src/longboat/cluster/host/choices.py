@@ -148,7 +148,7 @@ def _addresses(request: NodeRequest, claims: PortClaims) -> tuple[str, str, str]
         _refuse_taken(address, port)
         return "head", address, f"{address}:{port}"
     host, _, port_text = request.join.partition(":")
-    if not host or (port_text and not port_text.isdigit()):
+    if not host or (port_text and not (port_text.isdecimal() and 0 < int(port_text[:6]) <= 65535)):
         raise UserInputError(f"{request.join!r} is not an address", hint="write --join ADDRESS or --join ADDRESS:PORT")
     port = int(port_text) if port_text else DEFAULT_PORT
     address = request.address or route_source(host)
