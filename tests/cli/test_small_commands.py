@@ -36,7 +36,7 @@ def test_engines_of_an_empty_machine(longboat: Longboat) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("node", "start", "--head"), ("weights", "share", "--address", "h"), ("weights", "pull", "s3://b/m")]
+    "command", [("node", "start", "--head"), ("weights", "share"), ("weights", "pull", "s3://b/m")]
 )
 @pytest.mark.parametrize("port", ["65536", "99999", "-5"])
 def test_a_port_that_no_machine_has_is_refused(longboat: Longboat, command: tuple[str, ...], port: str) -> None:
