@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from longboat.core.errors import ClusterError
-from longboat.folders import MAX_LOGGED_REPLICAS, log_path, run_folder
+from longboat.folders import MAX_LOGGED_REPLICAS, log_path, private_folder, run_folder
 
 
 def test_the_run_folder_is_made_for_its_user_alone(tmp_path: Path) -> None:
@@ -26,6 +26,21 @@ def test_a_run_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="belongs to user") as caught:
         run_folder({"LONGBOAT_RUN": str(folder)})
     assert "LONGBOAT_RUN" in caught.value.hint
+
+
+def test_a_link_in_place_of_a_private_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to("other")
+    with pytest.raises(NotADirectoryError, match="link"):
+        private_folder(tmp_path / "link")
+    assert (tmp_path / "other").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_link_that_the_user_names_may_be_the_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to("own")
+    assert run_folder({"LONGBOAT_RUN": str(tmp_path / "link")}) == tmp_path / "link"
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_run_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

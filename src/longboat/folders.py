@@ -8,12 +8,13 @@ import hashlib
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from longboat.core.errors import ClusterError
 
-__all__ = ("home_folder", "log_path", "node_folder", "open_files", "owner_name", "run_folder")
+__all__ = ("home_folder", "log_path", "node_folder", "open_files", "owner_name", "private_folder", "run_folder")
 
 MAX_LOGGED_REPLICAS = 50
 """A model that dies again and again must not fill the disk."""
@@ -35,7 +36,8 @@ def run_folder(env: Mapping[str, str] = os.environ) -> Path:
     explicit = env.get("LONGBOAT_RUN")
     folder = Path(explicit).absolute() if explicit else Path("/tmp") / f"longboat-{os.getuid()}"  # noqa: S108
     try:
-        return _private(folder)
+        private_folder(folder.resolve() if explicit else folder)  # a link that the user names is the user's choice
+        return folder
     except OSError as error:
         raise ClusterError(
             f"{folder} cannot be the run folder: {error.strerror}", hint="set LONGBOAT_RUN to a folder of your own"
@@ -55,13 +57,20 @@ def owner_name(folder: Path) -> str:
     return f"{socket.gethostname()}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
-def _private(folder: Path) -> Path:
-    """Return the folder, made if it is missing, so that only we can enter it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    stat = folder.stat()
-    if stat.st_uid != os.getuid():
-        raise PermissionError(errno.EPERM, f"it belongs to user {stat.st_uid}, not to us")
-    if stat.st_mode & 0o077:
+def private_folder(folder: Path) -> Path:
+    """Return the folder, made if it is missing, so that only its user can enter it.
+
+    Raises OSError where it cannot be made, belongs to another user, or is a link: another user may have made one at a
+    name that can be foreseen.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is a link or a file, not a folder")
+    if found.st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}, not to us")
+    if found.st_mode & 0o077:
         folder.chmod(0o700)
     return folder
 

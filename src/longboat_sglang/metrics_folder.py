@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -22,8 +23,7 @@ _LOCK = "lock"
 
 def prepare() -> None:
     """Make a folder for this engine, and let SGLang and the metrics' library use it."""
-    base = Path(tempfile.gettempdir()) / f"longboat-sglang-{os.getuid()}"
-    base.mkdir(mode=0o700, exist_ok=True)
+    base = _own(Path(tempfile.gettempdir()) / f"longboat-sglang-{os.getuid()}")
     with (base / _LOCK).open("w") as makers:  # one at a time
         fcntl.flock(makers, fcntl.LOCK_EX)
         _remove_left_behind(base)
@@ -41,6 +41,17 @@ def keep_folder() -> None:
     if not callable(engine.set_prometheus_multiproc_dir):
         raise AttributeError("set_prometheus_multiproc_dir")
     engine.set_prometheus_multiproc_dir = lambda: None
+
+
+def _own(folder: Path) -> Path:
+    """Return the folder, made if it is missing. Exits where another user may have made it, or a link in its place."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        sys.exit(f"longboat: {folder} is not a folder of this user; remove it, or set TMPDIR to another folder")
+    folder.chmod(0o700)
+    return folder
 
 
 def _remove_left_behind(base: Path) -> None:

@@ -65,6 +65,13 @@ def test_a_database_is_whole_while_it_is_written_to(home: Path, tmp_path: Path) 
         assert connection.execute("SELECT n FROM usage").fetchall() == [(7,)]
 
 
+def test_usage_of_two_machines_is_not_mixed(home: Path) -> None:
+    own = "gateway/f-new-87654321/usage.sqlite"
+    for files in ({USAGE: b"old", own: b"new"}, {own: b"new", USAGE: b"old"}):
+        assert restored(home, files).keys() == {USAGE, own}
+        assert {name: (home / name).read_bytes() for name in files} == files
+
+
 def test_what_differs_is_kept_and_what_is_equal_is_left(home: Path) -> None:
     files = files_of(home)
     (home / "measured.csv").write_text("newer")

@@ -162,6 +162,16 @@ def test_a_file_of_keys_needs_no_cluster(longboat: Run, tmp_path: Path) -> None:
     assert json.loads(longboat("keys", "list", "--json", "--file", str(file)).stdout) == []
 
 
+@pytest.mark.parametrize("days", ["inf", "1e300", "0", "-1", "nan", "36501"])
+def test_a_key_that_ends_at_no_possible_time_is_refused(longboat: Run, tmp_path: Path, days: str) -> None:
+    file = tmp_path / "keys.json"
+    done = longboat("keys", "create", "--tenant", "a", "--file", str(file), "--expires", days)
+    assert done.returncode == 2
+    assert "--expires" in done.stderr
+    assert "36500" in done.stderr
+    assert not file.exists()
+
+
 def test_a_fleet_that_comes_up_again_has_its_keys(longboat: Run) -> None:
     save_keys(keys_path(FLEET.name), OLD)
     assert fleet_key_book(Cluster(up=False), FLEET.name) == OLD

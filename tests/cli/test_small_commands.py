@@ -35,6 +35,22 @@ def test_engines_of_an_empty_machine(longboat: Longboat) -> None:
     assert "longboat engines install vllm" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [("node", "start", "--head"), ("weights", "share"), ("weights", "pull", "s3://b/m")]
+)
+@pytest.mark.parametrize("port", ["65536", "99999", "-5"])
+def test_a_port_that_no_machine_has_is_refused(longboat: Longboat, command: tuple[str, ...], port: str) -> None:
+    done = longboat(*command, "--port", port)
+    assert done.returncode == 2
+    assert "'--port': Input should be " in done.stderr
+
+
+def test_fewer_than_no_lines_of_a_log_are_refused(longboat: Longboat) -> None:
+    done = longboat("logs", "tiny", "-n", "-1")
+    assert done.returncode == 2
+    assert "Input should be greater than or equal to 0" in done.stderr
+
+
 def test_first_file_is_written_once_and_can_be_loaded(longboat: Longboat, empty_machine: Path) -> None:
     words = ("init", "fleet.yaml", "--yes", "--on", "1x(2xRTX4090)")
     assert longboat(*words).returncode == 0

@@ -70,3 +70,14 @@ def test_nothing_young_is_removed_whatever_it_takes() -> None:
     assert surplus(young, NOW_S) == []
     old = LogFolder(Path("old"), 1, NOW_S - 7200)
     assert surplus([*young, old], NOW_S) == [old]
+
+
+@pytest.mark.parametrize(("num_lines", "text"), [(0, ""), (1, "half"), (2, "two\nhalf"), (9, "one\ntwo\nhalf")])
+def test_the_end_of_a_log_is_read_as_it_is_there(tmp_path: Path, num_lines: int, text: str) -> None:
+    path = log_of(tmp_path)
+    path.write_text("one\ntwo\nhalf")
+    offset, told = read_log(tmp_path, "m", "r", 0, None, num_lines)
+    assert told == text
+    with path.open("a") as log:
+        log.write(" and half\n")
+    assert read_log(tmp_path, "m", "r", 0, offset, num_lines)[1] == " and half\n"

@@ -202,8 +202,13 @@ def test_long_run_folder_gets_a_short_folder_for_sockets(run: Path) -> None:
     try:
         assert len(short) <= node_choices._MAX_TEMP_DIR
         assert short == node_choices._temp_dir(long)
-    finally:
         shutil.rmtree(short)
+        (run / "other").mkdir()
+        Path(short).symlink_to(run / "other")
+        with pytest.raises(ClusterError, match="is a link"):
+            node_choices._temp_dir(long)
+    finally:
+        Path(short).unlink() if Path(short).is_symlink() else shutil.rmtree(short)
 
 
 def test_taken_port_is_refused_before_anything_starts(run: Path) -> None:
@@ -318,8 +323,9 @@ def test_cluster_that_does_not_answer_is_refused(run: Path) -> None:
         port = server.getsockname()[1]
     with pytest.raises(ClusterError, match="no cluster answers"):
         start_node(NodeRequest(join=f"127.0.0.1:{port}"), run)
-    with pytest.raises(UserInputError, match="is not an address"):
-        start_node(NodeRequest(join="host:http"), run)
+    for join in ("host:http", "host:0", "host:65536", "host:\N{SUPERSCRIPT TWO}", f"host:{'9' * 5000}"):
+        with pytest.raises(UserInputError, match="is not an address"):
+            start_node(NodeRequest(join=join), run)
 
 
 def test_stop_without_a_node_says_so(run: Path) -> None:

@@ -87,6 +87,15 @@ async def asked(path: str, key: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return int(sent[0]["status"])
 
 
+def test_a_link_in_place_of_the_metrics_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / f"longboat-sglang-{os.getuid()}").symlink_to("other")
+    with pytest.raises(SystemExit, match="not a folder of this user"):
+        metrics_folder.prepare()
+    assert not list((tmp_path / "other").iterdir())
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/health", "/flush_cache", "/metrics/../generate", "/readyx"])
 async def test_every_path_needs_the_key(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await asked(path, "", monkeypatch) == 401

@@ -306,6 +306,24 @@ def test_a_whole_model_whose_manifest_was_emptied_gets_another_one_and_keeps_its
     again.release()
 
 
+@pytest.mark.parametrize("sha256", ["", hashlib.sha256(bytes(MIB)).hexdigest()], ids=["unnamed", "named"])
+def test_a_file_that_was_lost_is_fetched_again(tmp_path: Path, sha256: str) -> None:
+    store = Store(tmp_path)
+    entry = FileEntry(path="x", size=MIB, version="1", sha256=sha256)
+    folder = store.begin(make_manifest("s3://b/a", [entry]), None)
+    for _ in range(2):
+        (piece,) = folder.pieces
+        folder.put(piece, bytes(MIB), hashlib.sha256(bytes(MIB)).hexdigest())
+        folder.path("x").unlink()
+        with pytest.raises(TransferError, match="x of s3://b/a is no longer in") as caught:
+            store.publish(folder)
+        assert "run it again" in caught.value.hint
+        assert not folder.record.has(piece.index)
+    folder.put(piece, bytes(MIB), hashlib.sha256(bytes(MIB)).hexdigest())
+    store.publish(folder)
+    assert store.published(folder.manifest.key) is not None
+
+
 def test_all_of_a_model_is_on_the_disk_before_engines_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     fsync = os.fsync

@@ -28,6 +28,16 @@ def hub(storage: RangeServer, **env: str) -> Storage:
     return Storage("hf:o/n@v1", StorageOptions(stall_s=2.0, retries=0), env={**address, **env}, home=Path("/nowhere"))
 
 
+def test_a_model_in_parts_is_refused_where_parts_are_missing(tmp_path: Path) -> None:
+    source = f"file://{tmp_path}/q-00001-of-00003.gguf"
+    for part in (1, 3):
+        (tmp_path / f"q-0000{part}-of-00003.gguf").write_bytes(b"x")
+    with pytest.raises(TransferError, match=r"lacks q-00002-of-00003\.gguf"):
+        Storage(source, StorageOptions(), env={}).manifest()
+    (tmp_path / "q-00002-of-00003.gguf").write_bytes(b"x")
+    assert len(Storage(source, StorageOptions(), env={}).manifest().files) == 3
+
+
 def test_a_hub_is_read_at_the_commit_of_the_revision(storage: RangeServer) -> None:
     lfs = {"oid": "ab" * 32}
     tree = [

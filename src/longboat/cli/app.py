@@ -273,7 +273,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines as they are written, until interrupted.")
     ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Number of last lines to begin with.")] = 50,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines to begin with.")] = 50,
 ) -> None:
     """Show the engine logs of a model, from all nodes."""
     from longboat.cli.look.logs import run_logs

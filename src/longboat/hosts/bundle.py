@@ -39,12 +39,23 @@ class BundleRequest:
 def make_bundle(request: BundleRequest, sources: PackageSources, tell: Callable[[str], None]) -> int:
     """Make the bundle and return its bytes. A bundle that was cut is completed by the same command.
 
-    Raises UserInputError for a folder with other files, TransferError where packages do not arrive.
+    Raises UserInputError for a folder with other files or one that cannot be written, TransferError where packages do
+    not arrive.
     """
+    try:
+        _require_fit(request)
+        lock = lock_of(request.wheel, "--wheel")
+        locks = [_engine_lock(text, request.platform) for text in request.engines]
+        return _filled(request, lock, locks, sources, tell)
+    except OSError as error:
+        what = f"the bundle cannot be written: {error.filename or request.folder}: {error.strerror}"
+        raise UserInputError(what, hint="name another folder, or make room there") from error
+
+
+def _filled(
+    request: BundleRequest, lock: str, locks: Sequence[Path], sources: PackageSources, tell: Callable[[str], None]
+) -> int:
     folder, wheels = request.folder, request.folder / "wheels"
-    _require_fit(request)
-    lock = lock_of(request.wheel)
-    locks = [_engine_lock(text, request.platform) for text in request.engines]
     wheels.mkdir(parents=True, exist_ok=True)
     kept = wheels / request.wheel.name
     if not (kept.exists() and kept.samefile(request.wheel)):
@@ -104,7 +115,13 @@ class _Pip:
         """Download what a lock names, with its hashes compared. Raises TransferError."""
         words = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
         argv = [*self._argv, *words, *self._more, "--dest", str(wheels), "--requirement", str(lock)]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=DOWNLOAD_S, check=False, env=self._env)
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=DOWNLOAD_S, check=False, env=self._env)
+        except subprocess.TimeoutExpired:
+            raise TransferError(
+                f"the packages of {lock.name} did not arrive within {DOWNLOAD_S:.0f} s",
+                hint="check this machine's connection to the package index, and run it again: it continues",
+            ) from None
         if done.returncode:
             tail = "\n".join(done.stderr.strip().splitlines()[-8:])
             raise TransferError(

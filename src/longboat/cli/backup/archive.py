@@ -10,7 +10,7 @@ import sqlite3
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -160,19 +160,25 @@ def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]
 def put_back(home: Path, manifest: Manifest, files: Mapping[str, bytes], *, owner: str, now: str) -> list[Restored]:
     """Write a backup's files to a home folder; a file that differs is kept as ``NAME.before-NOW``.
 
-    owner: this machine's; usage of the machine that was backed up becomes this machine's own
+    owner: this machine's; usage of the machine that was backed up becomes this machine's own, unless the backup has
+    some of this machine
     Raises UserInputError where a file cannot be written: those before it are; ClusterError where one of them is in use.
     """
     there, here = f"-{manifest.owner}/", f"-{owner}/"
-    targets = {(home / _renamed(name, there, here)).resolve(): name for name in filter(KEPT.fullmatch, files)}
+    folders = {name.rpartition("/")[0] for name in files}  # one that the archive has takes no other's files
+    targets = {(home / _renamed(name, there, here, folders)).resolve(): name for name in filter(KEPT.fullmatch, files)}
     if busy := sorted(targets.keys() & set(open_files())):
         raise ClusterError(f"a process writes to {busy[0]}", hint="end the gateway that does, then restore")
     return [put_file(target, files[name], now) for target, name in targets.items()]
 
 
-def _renamed(name: str, there: str, here: str) -> str:
-    """Return the place of a file whose folder may be named after the machine that was backed up."""
-    return name.replace(there, here, 1) if name.startswith("gateway/") else name
+def _renamed(name: str, there: str, here: str, taken: Container[str]) -> str:
+    """Return the place of a file whose folder may be named after the machine that was backed up.
+
+    taken: folders that keep their names, because the backup has files of both machines
+    """
+    renamed = name.replace(there, here, 1) if name.startswith("gateway/") else name
+    return name if renamed.rpartition("/")[0] in taken else renamed
 
 
 def put_file(target: Path, content: bytes, now: str) -> Restored:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +12,6 @@ import typer
 
 from longboat.cli.hosts.board import Board
 from longboat.core.errors import ClusterError, UserInputError
-from longboat.hosts.plan.problems import HostsRefusedError
 from longboat.hosts.plan.steps import HostPlan, Kind
 from longboat.hosts.remote.bring_up import Failure, Observer, Raised, bring_up
 from longboat.hosts.remote.take_down import take_down
@@ -37,18 +38,13 @@ def run_upgrade(path: Path, *, dry_run: bool = False) -> None:
 
 
 def run_add(path: Path, host: str) -> None:
-    """Write the host into the file, and bring it up; a file of a host that was refused stays as it was."""
+    """Bring the host up, and write it into the file before anything is done on it."""
     text = _text(path)
     if any(known.host == host for known in load_hosts_file(text, str(path)).hosts):
         raise UserInputError(f"{host} is in {path} already", hint=f"longboat cluster up {path} brings it up")
     changed = with_host(text, host)
     file = load_hosts_file(changed, str(path))
-    path.write_text(changed)
-    try:
-        _up(path, file)
-    except HostsRefusedError:
-        path.write_text(text)
-        raise
+    _up(path, file, check=lambda _plans: _write(path, changed))
 
 
 def run_remove(path: Path, host: str | None) -> None:
@@ -68,7 +64,7 @@ def run_remove(path: Path, host: str | None) -> None:
         failures = asyncio.run(take_down(file, chosen, board.tell))
     _refuse_failures(failures, "longboat cluster remove")
     if host and len(file.hosts) > 1:
-        path.write_text(without_host(text, [known.host for known in file.hosts].index(host)))
+        _write(path, without_host(text, [known.host for known in file.hosts].index(host)))
         typer.echo(f"{host} is removed, and no longer in {path}")
         return
     typer.echo(f"Longboat is removed from {len(chosen)} hosts; their data folders ({file.folders.data}) stay")
@@ -87,6 +83,20 @@ def _text(path: Path) -> str:
         raise UserInputError(
             f"{path} cannot be read: {told}", hint="docs/guides/bare-hosts.md shows a hosts file"
         ) from None
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the file whole or not at all. Raises UserInputError."""
+    target = path.resolve()
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.write_text(text)
+        shutil.copymode(target, draft)
+        draft.replace(target)
+    except OSError as error:
+        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="change its list of hosts") from None
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _up(path: Path, file: HostsFile, *, dry_run: bool = False, check: object = None) -> None:

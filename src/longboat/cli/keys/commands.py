@@ -42,7 +42,7 @@ def create(
     ],
     note: Annotated[str, typer.Option("--note", help="Note to show in the list.")] = "",
     expires_days: Annotated[
-        float | None, typer.Option("--expires", min=0.0, help="Days until the key expires.  [default: never]")
+        float | None, typer.Option("--expires", help="Days until the key expires.  [default: never]")
     ] = None,
     file: File = None,
 ) -> None:
@@ -51,8 +51,14 @@ def create(
     Gateways take the key as soon as the command returns.
     """
     from longboat.cluster.ray.key_changes import add_key
-    from longboat.gateway.limits.keys import new_key
+    from longboat.core.errors import UserInputError
+    from longboat.gateway.limits.keys import MAX_KEY_DAYS, new_key
 
+    if expires_days is not None and not 0 < expires_days <= MAX_KEY_DAYS:
+        raise UserInputError(
+            f"a key cannot expire after {expires_days:g} days",
+            hint=f"give --expires more than 0 and at most {MAX_KEY_DAYS} days, or leave it out",
+        )
     now_s = time.time()
     expires_s = None if expires_days is None else now_s + expires_days * DAY_S
     key, record = new_key(tenant, now_s=now_s, expires_s=expires_s, note=_one_line(note))

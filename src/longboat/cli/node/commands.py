@@ -34,7 +34,7 @@ def start(
     address: Annotated[
         str, typer.Option(help="Address by which other machines reach this one.  [default: found]")
     ] = "",
-    port: Annotated[int | None, typer.Option(help="Port of the head.  [default: 6379]")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the head.  [default: 6379]")] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Label that `placement` in a fleet file can ask for; repeatable."),

@@ -28,7 +28,7 @@ def pull(
         list[str] | None, typer.Option("--swarm", help="HOST:PORT of `weights share` on another machine; repeatable.")
     ] = None,
     address: Annotated[str, typer.Option("--address", help="This machine's address for the swarm.")] = "",
-    port: Annotated[int, typer.Option("--port", help="Port to share pieces on.  [0: a free one]")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port for pieces.  [0: a free one]")] = 0,
     token_file: TokenFile = None,
     stay_s: Annotated[
         float, typer.Option("--stay", help="Seconds to stay in the swarm for others that still fetch.")
@@ -60,7 +60,7 @@ def pull(
 @weights_app.command()
 def share(
     address: Annotated[str, typer.Option("--address", help="Address of the network card to share on.")],
-    port: Annotated[int, typer.Option("--port", help="Port to share on.  [0: a free one]")] = 8470,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to share on.  [0: a free one]")] = 8470,
     token_file: TokenFile = None,
 ) -> None:
     """Share this machine's weights until Ctrl-C.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from longboat.engines.launch.process import RankProcess
     from longboat.weights.fetch.node_weights import HeldWeights
 
-__all__ = ("LEASE_S", "NodeAgent", "read_tail")
+__all__ = ("LEASE_S", "NodeAgent", "read_end", "read_tail")
 
 LEASE_S = 10.0
 """A rank whose supervisor is silent for this long stops itself."""
@@ -291,9 +291,16 @@ def _rank_state(plan: GangPlan, node_rank: int, rank: RankProcess, log: Path) ->
 def read_tail(path: Path, num_lines: int, max_bytes: int = 65536) -> tuple[str, ...]:
     """Return the last lines of a file, oldest first; nothing when it does not exist."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - max_bytes))
-            return tuple(file.read().decode(errors="replace").splitlines()[-num_lines:])
+        return tuple(read_end(path, num_lines, max_bytes)[1].splitlines())
     except FileNotFoundError:
         return ()
+
+
+def read_end(path: Path, num_lines: int, max_bytes: int = 65536) -> tuple[int, str]:
+    """Return the offset up to which a file was read, and its last lines as they are there. Raises OSError."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - max_bytes))
+        data = file.read(max_bytes)
+        lines = data.decode(errors="replace").splitlines(keepends=True)
+        return file.tell(), "".join(lines[-num_lines:] if num_lines > 0 else ())

@@ -18,7 +18,7 @@ from longboat.cluster.host.cluster_token import default_token_file
 from longboat.cluster.host.nic import head_address, route_source
 from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
-from longboat.folders import home_folder, node_folder
+from longboat.folders import home_folder, node_folder, private_folder
 
 __all__ = ("DEFAULT_PORT", "NodeRequest", "PortClaims", "decide", "taken_ports", "token_path")
 
@@ -146,7 +146,7 @@ def _addresses(request: NodeRequest, claims: PortClaims) -> tuple[str, str, str]
         _refuse_taken(address, port)
         return "head", address, f"{address}:{port}"
     host, _, port_text = request.join.partition(":")
-    if not host or (port_text and not port_text.isdigit()):
+    if not host or (port_text and not (port_text.isdecimal() and 0 < int(port_text[:6]) <= 65535)):
         raise UserInputError(f"{request.join!r} is not an address", hint="write --join ADDRESS or --join ADDRESS:PORT")
     port = int(port_text) if port_text else DEFAULT_PORT
     address = request.address or route_source(host)
@@ -181,10 +181,12 @@ def _temp_dir(run: Path) -> str:
     folder = run / "ray"
     if len(str(folder)) > _MAX_TEMP_DIR:
         folder = Path("/tmp") / f"longboat-ray-{hashlib.sha256(str(run).encode()).hexdigest()[:10]}"  # noqa: S108
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise ClusterError(f"{folder} belongs to another user", hint="set LONGBOAT_RUN to a shorter path")
-    return str(folder)
+    try:
+        return str(private_folder(folder))
+    except OSError as error:
+        raise ClusterError(
+            f"{folder} cannot be Ray's folder: {error.strerror}", hint="set LONGBOAT_RUN to a shorter path"
+        ) from error
 
 
 def _ensure_token(path: Path, *, may_make: bool) -> None:

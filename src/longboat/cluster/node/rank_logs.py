@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from longboat.cluster.gang.agent import read_tail
+from longboat.cluster.gang.agent import read_end
 from longboat.cluster.node.log_bounds import previous_of
 from longboat.core.errors import ClusterError
 
@@ -22,10 +22,9 @@ def read_log(
     Raises ClusterError when there is no such log on this node.
     """
     path = _file(run, model, replica, node_rank)
-    size = path.stat().st_size
     if offset is None:
-        return size, "\n".join(read_tail(path, num_lines))
-    if size < offset:  # rotated since: the rest is in the file before, and then the log begins again
+        return read_end(path, num_lines)
+    if path.stat().st_size < offset:  # rotated since: the rest is in the file before, and then the log begins again
         return _next_of_previous(path, offset)
     data = _read(path, offset)
     return offset + len(data), data.decode(errors="replace")

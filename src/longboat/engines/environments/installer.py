@@ -76,7 +76,7 @@ def parse_engine(text: str) -> tuple[str, str]:
         raise UserInputError(f"engine {kind!r} cannot be installed", hint=f"known engines: {', '.join(known)}")
     tested = engine_lock.recipe_of(kind).version
     version = version or tested
-    if not version[0].isdigit():
+    if not re.fullmatch(r"[0-9][A-Za-z0-9.+!_-]*", version):
         raise UserInputError(f"{version!r} is not a version", hint=f"for example {kind}@{tested}")
     return kind, version
 

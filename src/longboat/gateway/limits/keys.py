@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 from longboat.core.policy import ANONYMOUS, AdminCredential, KeyRecord, Policy, TenantPolicy
 
-__all__ = ("KeyRing", "digest_of", "new_admin_key", "new_key", "presented_key")
+__all__ = ("MAX_KEY_DAYS", "KeyRing", "digest_of", "new_admin_key", "new_key", "presented_key")
 
 KEY_PREFIX = "lb"
 ADMIN_PREFIX = "lba"
+MAX_KEY_DAYS = 36_500
+"""The longest that a key which expires may last; a tool that shows dates knows none beyond some later year."""
 _LETTERS = string.ascii_letters + string.digits
 _ID_CHARS = 10
 _SECRET_CHARS = 40  # of 62 letters: 238 bits, so that one plain SHA-256 is enough to store it by

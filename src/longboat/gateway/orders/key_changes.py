@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from longboat.gateway.http.responses import Refusal
-from longboat.gateway.limits.keys import new_key
+from longboat.gateway.limits.keys import MAX_KEY_DAYS, new_key
 from longboat.gateway.orders.fleet_orders import order_fleet, read_body
 
 __all__ = ("make_key", "revoke_key")
@@ -24,7 +24,7 @@ class _Wanted(Struct, frozen=True, forbid_unknown_fields=True):
     tenant: Annotated[str, Meta(min_length=1, max_length=256)]
     note: Annotated[str, Meta(max_length=200)] = ""
     # None: never
-    expires_days: Annotated[float, Meta(gt=0, le=36_500)] | None = None
+    expires_days: Annotated[float, Meta(gt=0, le=MAX_KEY_DAYS)] | None = None
 
 
 class _Gone(Struct, frozen=True, forbid_unknown_fields=True):

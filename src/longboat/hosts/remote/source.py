@@ -81,7 +81,8 @@ def read_source(file: HostsFile, folder: Path) -> Source:
         return replace(_of_index(install.index, file.python), index_url=install.index_url)
     if install.wheel:
         wheel = _wheel_at(folder / install.wheel, "install.wheel")
-        return replace(_source(wheel, lock_of(wheel), file.python, bundle=None), index_url=install.index_url)
+        lock = lock_of(wheel, "install.wheel")
+        return replace(_source(wheel, lock, file.python, bundle=None), index_url=install.index_url)
     bundle = folder / install.bundle
     found = sorted((bundle / "wheels").glob("longboat-*.whl"))
     if len(found) > 1:
@@ -93,14 +94,17 @@ def read_source(file: HostsFile, folder: Path) -> Source:
     return _source(found[-1], (bundle / LOCK).read_text(), file.python, bundle=bundle)
 
 
-def lock_of(wheel: Path) -> str:
-    """Return the lock that a wheel of Longboat carries. Raises UserInputError where there is none."""
+def lock_of(wheel: Path, where: str) -> str:
+    """Return the lock that a wheel of Longboat carries. Raises UserInputError where there is none.
+
+    where: the field or the option that names the wheel
+    """
     try:
         with zipfile.ZipFile(wheel) as archive:
             return archive.read(f"longboat/hosts/{LOCK}").decode()
     except (zipfile.BadZipFile, KeyError, OSError) as error:
         hint = "build it again in a checkout: .venv/bin/python -m hatchling build -t wheel"
-        raise _wrong("install.wheel", f"{wheel} is not a wheel of Longboat: {error}", hint) from None
+        raise _wrong(where, f"{wheel} is not a wheel of Longboat: {error}", hint) from None
 
 
 def uv_program() -> Path:

@@ -52,8 +52,17 @@ class Storage:
         else:
             entries = self._with_sums(self._list())
         if name := self._location.name:
-            return make_manifest(self.source, [entry for entry in entries if entry.path in parts_of(name)])
+            return make_manifest(self.source, self._parts(name, entries))
         return make_manifest(self.source, wanted_files(entries))
+
+    def _parts(self, name: str, entries: list[FileEntry]) -> list[FileEntry]:
+        """Return the parts of a model that is named by one file. Raises TransferError where some are missing."""
+        wanted = parts_of(name)
+        found = [entry for entry in entries if entry.path in wanted]
+        if found and (missing := sorted(set(wanted) - {entry.path for entry in found})):
+            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+            raise TransferError(f"{self.source} lacks {shown}", hint="upload the missing parts")
+        return found
 
     def read(self, entry: FileEntry, start: int, end: int) -> bytes:
         """Read the bytes from ``start`` to before ``end`` of a listed file.

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from longboat.core.errors import ClusterError, TransferError
-from longboat.weights.pieces.manifest import Manifest, Piece, pieces_of, read_manifest
+from longboat.weights.pieces.manifest import FileEntry, Manifest, Piece, pieces_of, read_manifest
 from longboat.weights.store.piece_record import PieceRecord, write_at
 
 __all__ = ("FILES", "PieceFolder")
@@ -100,20 +100,30 @@ class PieceFolder:
 
     def looks_whole(self) -> bool:
         """Return whether every file has its size: a quick look, which reads no weights."""
+        return all(map(self._has_size, self.manifest.files))
+
+    def _has_size(self, file: FileEntry) -> bool:
         try:
-            return all(self.path(file.path).stat().st_size == file.size for file in self.manifest.files)
+            return self.path(file.path).stat().st_size == file.size
         except OSError:
             return False
 
     def finish(self) -> None:
         """Check the files against the hashes that the source names, and write everything to the disk.
 
-        Raises TransferError where a file has another hash: its pieces are forgotten.
+        Raises TransferError where a file is missing or has another hash: its pieces are forgotten.
         """
         for file in self.manifest.files:
             if file.size == 0:
                 self.path(file.path).parent.mkdir(parents=True, exist_ok=True)
                 self.path(file.path).touch()
+        lost = [file.path for file in self.manifest.files if not self._has_size(file)]
+        if lost:
+            self._forget_files(lost)
+            raise TransferError(
+                f"{', '.join(lost)} of {self.manifest.source} is no longer in {self.folder}",
+                hint="run it again: it is fetched again",
+            )
         named = [file for file in self.manifest.files if file.sha256]
         with ThreadPoolExecutor(HASH_THREADS) as pool:
             found = pool.map(lambda file: _sha256_of(self.path(file.path)), named)

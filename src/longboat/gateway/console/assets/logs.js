@@ -47,7 +47,7 @@ export function logs(model) {
     const begins = chosen.offset === "" || found.replica !== chosen.replica;
     const before = begins ? "" : shown.textContent;
     chosen = { replica: found.replica, rank: String(found.rank), offset: String(found.offset) };
-    if (found.text) text(shown, (before + (begins ? `${found.text}\n` : found.text)).slice(-MOST_CHARS));
+    if (found.text) text(shown, (before + found.text).slice(-MOST_CHARS));
     if (atEnd || begins) shown.scrollTop = shown.scrollHeight;
   }
 
