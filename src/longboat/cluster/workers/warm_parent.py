@@ -167,9 +167,7 @@ class WarmParent:
         signal.set_wakeup_fd(-1)
 
         def work() -> None:
-            connection.settimeout(_GO_S)
-            send(connection, {"pid": os.getpid()})
-            if connection.recv(1) == GO:
+            if _is_wanted(connection):
                 take_place(request, streams)
                 close_all_but(set())
                 become_worker(request, loaded.script, loaded.code)
@@ -181,6 +179,15 @@ class WarmParent:
         self._listener.set_inheritable(True)
         argv = command(self._socket_path, self._starter_pid, self._listener.fileno())
         os.execve(argv[0], argv, env)  # noqa: S606
+
+
+def _is_wanted(connection: socket.socket) -> bool:
+    """Tell the orderer of this fork its number; return whether it leaves the worker to the fork."""
+    connection.settimeout(_GO_S)
+    with contextlib.suppress(OSError):
+        send(connection, {"pid": os.getpid()})
+        return connection.recv(1) == GO
+    return False
 
 
 def _wake_on_children() -> int:
