@@ -31,7 +31,7 @@ from longboat.planner.search.forecast import HELD_OUTPUT, Forecaster, replica_us
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.partition import Place
 
-__all__ = ("Ceilings", "may_keep")
+__all__ = ("Ceilings",)
 
 # For the rounding of sums of floating-point numbers.
 ROUNDING = 1.0 + 1e-9
@@ -278,15 +278,6 @@ def _seconds(work: Mapping[str, float], constants: Mapping[str, float]) -> Secon
         usual_s += DEFAULTS[name] * value
         known_s += constants[name] * value
     return usual_s, known_s
-
-
-def may_keep(bounds: Ceilings, layout: Layout) -> bool:
-    """Return whether a request that has a replica for itself may keep the limits of the demand."""
-    slo = bounds.demand.slo
-    if not _is_bounded(slo, layout):
-        return True
-    ttft_s, itl_s = bounds._least_s(layout, layout.places[0], 1.0)
-    return slo.excess(ttft_s, itl_s) <= ROUNDING
 
 
 def _is_bounded(slo: Slo, layout: Layout) -> bool:

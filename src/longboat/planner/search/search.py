@@ -15,7 +15,7 @@ from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.kernels import computed_on
 from longboat.planner.predict.machine import machine_for
-from longboat.planner.search.ceiling import Ceilings, may_keep
+from longboat.planner.search.ceiling import Ceilings
 from longboat.planner.search.demand import UNLIMITED, Demand, Slo
 from longboat.planner.search.forecast import Forecast, Forecaster, Forecasters
 from longboat.planner.search.layouts import Layout, layouts, mixed_layouts
@@ -68,14 +68,12 @@ def search(
     *,
     prune: bool = True,
     unlimited: bool = False,
-    keeping: bool = False,
 ) -> SearchResult:
     """Return ranked plans for one model, in each of the quantizations ``shapes`` that are allowed.
 
     shared: forecasters of the same demand and calibration that other searches have used
     prune: whether layouts that cannot be among the best get no forecast
     unlimited: whether the plans without limits are asked for too
-    keeping: whether only plans that keep the limits are asked for; others may be missing
     """
     shared = shared or Forecasters(demand, calibration)
     pools = tuple(replace(pool, machine=machine_for(pool.machine, engine)) for pool in pools_of(cluster))
@@ -86,7 +84,7 @@ def search(
     ceilings: dict[tuple[str, tuple[object, ...]], float] = {}
     for shape in shapes:
         # An engine does not mix accelerators with processors: the first pool speaks for all.
-        one = Search(pools, shared.of(computed_on(pools[0].machine, shape), engine), prune=prune, keeping=keeping)
+        one = Search(pools, shared.of(computed_on(pools[0].machine, shape), engine), prune=prune)
         plans += one.plans(demand.slo)
         others += one.plans(UNLIMITED) if limited else ()
         rejected += one.rejected
@@ -108,9 +106,8 @@ class Search:
     def __init__(
         self, pools: Sequence[Pool], forecaster: Forecaster, *, prune: bool = True, keeping: bool = False
     ) -> None:
-        """prune, keeping: as for ``search``"""
         self.pools, self.forecaster = tuple(pools), forecaster
-        self.bounds, self.prune, self.keeping = Ceilings(forecaster), prune, keeping
+        self.bounds, self.prune = Ceilings(forecaster), prune
         self.shape, self.demand, self.engine = forecaster.shape, forecaster.demand, forecaster.engine
         self.weight_bytes = self.shape.weight_bytes  # counted once: a sum over all weights
         self.rejected: list[Rejected] = []
@@ -137,7 +134,7 @@ class Search:
         for layout in self._layouts():
             if refused := self._too_large(layout):
                 self._refuse(layout, refused)
-            elif not self.keeping or may_keep(self.bounds, layout):
+            else:
                 layouts.append(layout)
         return Shortlist(layouts, self.pools, self.bounds if self.prune else None, self.best)
 
