@@ -103,9 +103,7 @@ def search(
 class Search:
     """Tries every layout of one model over pools of machines."""
 
-    def __init__(
-        self, pools: Sequence[Pool], forecaster: Forecaster, *, prune: bool = True, keeping: bool = False
-    ) -> None:
+    def __init__(self, pools: Sequence[Pool], forecaster: Forecaster, *, prune: bool = True) -> None:
         self.pools, self.forecaster = tuple(pools), forecaster
         self.bounds, self.prune = Ceilings(forecaster), prune
         self.shape, self.demand, self.engine = forecaster.shape, forecaster.demand, forecaster.engine
