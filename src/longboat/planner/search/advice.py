@@ -92,16 +92,11 @@ class Advisor:
         return (*changes, f"--slo {','.join(parts)}")
 
     def _plans(
-        self,
-        *,
-        shape: ModelShape | None = None,
-        cluster: Cluster | None = None,
-        demand: Demand | None = None,
+        self, *, shape: ModelShape | None = None, cluster: Cluster | None = None, demand: Demand | None = None
     ) -> tuple[Plan, ...]:
         """Search again with something changed."""
         cluster, demand = cluster or self.found.cluster, demand or self.found.demand
-        found = search([shape or self.shape], cluster, demand, self.engine, self.calibration)
-        return found.plans
+        return search([shape or self.shape], cluster, demand, self.engine, self.calibration).plans
 
     def _with_more(self, index: int, more: int) -> Cluster:
         kinds = list(self.found.cluster.kinds)
