@@ -12,13 +12,11 @@ import pytest
 
 from longboat.catalog.formats.hf_config import parse_config
 from longboat.catalog.library import Library, built_in_library
-from longboat.catalog.quantized_names import named_model
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import planner_for
 from longboat.core.errors import UserInputError
-from longboat.planner.compare.choices import crosses
 from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.planner.search.demand import parse_slo
 from longboat.planner.search.ranking import Plan
@@ -170,29 +168,12 @@ def test_more_users_never_get_fewer_tokens_in_total() -> None:
 
 def test_a_tighter_limit_never_brings_more() -> None:
     for random, model, nodes, network, users in cases("slo"):
-        limits = {"itl": random.choice((10, 20, 40, 80)), "ttft": random.choice((100, 500, 2000, 10000))}
-        names, users = random.choice((("itl",), ("ttft",), ("itl", "ttft"))), random.choice((users, 64))
-        tight, twice = (",".join(f"{name}={more * limits[name]}ms" for name in names) for more in (1, 2))
-        first = best(model, f"{nodes}, net={network}", users, slo=tight)
-        if first is not None and not first.missed:
-            second = best(model, f"{nodes}, net={network}", users, slo=random.choice((twice, "")))
-            assert second is not None and not second.missed
-            assert speed(second) >= EQUAL * speed(first), (model, nodes, network, users, tight)
-
-
-def test_a_limit_changes_no_format(library: Library) -> None:
-    """On two narrow nodes, the best stored plan crosses the network under a limit that the one within nodes misses.
-
-    Fewer bits would be faster there. A looser limit asks for none, so a tighter one must not bring them.
-    """
-    loose, tight = (
-        planner_for(PlanRequest(on="2x(2xH100)", concurrency=64, slo=slo)).plan(named_model("Llama-3.1-70B", library))
-        for slo in ("itl=50ms", "ttft=1s,itl=100ms")
-    )
-    assert not loose.plans[0].missed and not tight.plans[0].missed
-    assert crosses(tight.plans[0]) and not crosses(loose.plans[0])
-    assert speed(loose.plans[0]) >= EQUAL * speed(tight.plans[0])
-    assert any("--quantization fp8" in reason for reason in tight.plans[0].reasons)
+        itl_ms, ttft_ms = random.choice((10, 20, 40, 80)), random.choice((100, 500, 2000, 10000))
+        tight = best(model, f"{nodes}, net={network}", users, slo=f"itl={itl_ms}ms,ttft={ttft_ms}ms")
+        loose = best(model, f"{nodes}, net={network}", users, slo=f"itl={2 * itl_ms}ms,ttft={2 * ttft_ms}ms")
+        if tight is not None and not tight.missed:
+            assert loose is not None and not loose.missed
+            assert speed(loose) >= EQUAL * speed(tight), (model, nodes, network, users, itl_ms, ttft_ms)
 
 
 def test_the_order_of_nodes_changes_nothing() -> None:

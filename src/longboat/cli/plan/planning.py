@@ -19,7 +19,7 @@ from longboat.cli.shared.catalog_files import read_library
 from longboat.core.errors import UserInputError
 from longboat.folders import home_folder
 from longboat.planner.compare.arrivals import Arrivals, Queue, queue_of
-from longboat.planner.compare.choices import crosses, format_reason
+from longboat.planner.compare.choices import format_reason
 from longboat.planner.compare.comparison import Comparison
 from longboat.planner.compare.sizing import Served, served_at
 from longboat.planner.machines.cluster import Cluster
@@ -31,7 +31,7 @@ from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration, read_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.search.advice import Advisor, constraint_of
-from longboat.planner.search.demand import UNLIMITED, Demand, parse_slo
+from longboat.planner.search.demand import Demand, parse_slo
 from longboat.planner.search.ranking import Plan
 from longboat.planner.search.reasons import explained
 from longboat.planner.search.search import SearchResult
@@ -80,23 +80,7 @@ class Planner:
             engine, first = self.engine, comparison.stored(self.cluster)
             stored = comparison.formats(engine)
             raise self._refusal(stored[0], first, engine, fixed=bool(self.quantization) or not fewer_bits)
-        if (told := self._in_fewer_bits(found.plans[0], comparison)) and fewer_bits:
-            found = replace(found, plans=(replace(found.plans[0], reasons=(told,)), *found.plans[1:]))
         return self._explained(found, shape)
-
-    def _in_fewer_bits(self, best: Plan, comparison: Comparison) -> str:
-        """Return what fewer bits do where the best plan crosses a network to keep the limits; ``""`` elsewhere.
-
-        Limits alone change no format.
-        """
-        limited = self.demand.slo != UNLIMITED and not (best.missed or self.quantization)
-        other = comparison.within_nodes(self.cluster) if limited and crosses(best) else None
-        if other is None or best.format == other.format:
-            return ""
-        return (
-            f"the limits are kept over the network; in {other.format} {other.title} keeps them within nodes with "
-            f"{other.tokens_per_s:.0f} tokens/s (--quantization {other.format})"
-        )
 
     def at_rate(self, shape: ModelShape) -> tuple[Planner, Served | None]:
         """Return the planner for as many requests at once as the rate brings, and what is served; None: nothing fits.

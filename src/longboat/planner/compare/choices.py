@@ -16,7 +16,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.machines.cluster import Cluster, NodeKind
 from longboat.planner.machines.pools import PLATFORMS
 from longboat.planner.memory.formats import lacks_kernels
-from longboat.planner.search.demand import UNLIMITED, Demand
+from longboat.planner.search.demand import Demand
 from longboat.planner.search.ranking import MAX_PLANS, Plan, distinct, ranked
 from longboat.planner.search.search import SearchResult
 
@@ -45,17 +45,11 @@ PUBLISHED = {
 def best_of(cluster: Cluster, demand: Demand, found: Iterable[SearchResult]) -> SearchResult:
     """Return all searches' plans, ranked together, and the first's refusals without what another format allows."""
     results = list(found)
-    kept = _kept(((plan, one.cluster) for one in results for plan in one.plans), cluster, demand)
-    free = replace(demand, slo=UNLIMITED)
-    unlimited = _kept(((plan, one.cluster) for one in results for plan in one.unlimited), cluster, free)
+    plans = [_idle(plan, cluster, one.cluster) for one in results for plan in one.plans]
+    kept = distinct(ranked(plans, demand))[:MAX_PLANS]
     titles = {plan.title for plan in kept}
     rejected = tuple(one for one in results[0].rejected if one.what not in titles) if results else ()
-    return SearchResult(cluster=cluster, demand=demand, plans=kept, unlimited=unlimited, rejected=rejected)
-
-
-def _kept(plans: Iterable[tuple[Plan, Cluster]], cluster: Cluster, demand: Demand) -> tuple[Plan, ...]:
-    """Return the best of plans, each of which is of a part of the machines."""
-    return tuple(distinct(ranked((_idle(plan, cluster, part) for plan, part in plans), demand))[:MAX_PLANS])
+    return SearchResult(cluster=cluster, demand=demand, plans=tuple(kept), rejected=rejected)
 
 
 def _idle(plan: Plan, cluster: Cluster, part: Cluster) -> Plan:

@@ -2,14 +2,13 @@
 
 Weights are planned as they are stored. Formats of fewer bits are compared with them where a replica of the stored
 weights needs the network: on all machines, or on a few nodes of them (``groups_of``). What a few nodes ask for is
-asked for by every larger set of nodes too, so a further node never takes a format, and its plan, away. Limits
-(``--slo``) decide nothing here: a tighter one would else bring formats, and faster plans, that a looser one lacks.
+asked for by every larger set of nodes too, so a further node never takes a format, and its plan, away.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -42,24 +41,18 @@ class Comparison:
     """Searches for one model under one demand; what one search has counted, the others do not count again."""
 
     def __init__(
-        self,
-        *,
-        shape: ModelShape,
-        library: Library,
-        calibration: Calibration,
-        demand: Demand,
-        quantization: str,
+        self, *, shape: ModelShape, library: Library, calibration: Calibration, demand: Demand, quantization: str
     ) -> None:
         self.shape, self.library, self.calibration, self.demand = shape, library, calibration, demand
         self.quantization = quantization  # formats that are asked for, as the command line has them; "": none is
         self._shared = Forecasters(demand, calibration)
-        self._known: dict[tuple[object, ...], SearchResult] = {}
+        self._fewer: dict[tuple[EngineKind, str], ModelShape] = {}
 
     def best(self, cluster: Cluster, *, fewer_bits: bool) -> SearchResult:
         """Return the plans on all machines and their parts; an error counts where all machines together have it."""
         fewer_bits = fewer_bits and not self.quantization
         results = self._searched(cluster, fewer_bits=fewer_bits)
-        limit = SpeedLimit((plan for one in results for plan in one.plans), self.demand.slo)
+        limit = SpeedLimit(plan for one in results for plan in one.plans)
         for part in islice(parts_of(cluster), 1, None):
             with suppress(UserInputError):
                 if self._may_be_best(part, results, limit, fewer_bits=fewer_bits):
@@ -67,15 +60,9 @@ class Comparison:
         if fewer_bits:
             results += self._of_groups(cluster)
         found = best_of(cluster, self.demand, results)
-        if more := self._in_best_format(found.unlimited, cluster, results):
+        if found.plans and (more := self._in_format_of(found.plans[0], cluster, results)):
             found = best_of(cluster, self.demand, [*results, more])
         return found
-
-    def within_nodes(self, cluster: Cluster) -> Plan | None:
-        """Return a plan in fewer bits that keeps the limits and crosses no network; None where there is none."""
-        engine = engine_for(cluster, self.library)
-        found = (self._search([one], cluster, engine) for one in quantizations_below(self.shape, engine, cluster))
-        return next((plan for one in found for plan in one.plans if not (plan.missed or crosses(plan))), None)
 
     def stored(self, cluster: Cluster) -> SearchResult:
         """Search in the formats that are asked for, else as stored; nodes whose cards lack kernels stay idle.
@@ -96,9 +83,13 @@ class Comparison:
 
     def _searched(self, cluster: Cluster, *, fewer_bits: bool) -> list[SearchResult]:
         """Search as stored, and where each of these plans crosses nodes also in fewer bits."""
-        results, engine = [self.stored(cluster)], engine_for(cluster, self.library)
-        if fewer_bits and not _stays(self.stored(cluster)):
-            results += [self._search([fewer], cluster, engine) for fewer in self._compared(cluster)]
+        results = [self.stored(cluster)]
+        if not fewer_bits or _stays(results[0]):
+            return results
+        for _, found in self._below(cluster):
+            results.append(found)
+            if _stays(found):
+                break
         return results
 
     def _may_be_best(
@@ -131,70 +122,58 @@ class Comparison:
             if kinds in done:
                 continue
             with suppress(UserInputError):
-                if not any(map(crosses, self.stored(group).unlimited[:1])):
+                if not _best_crosses(self.stored(group)):
                     continue
                 done.add(kinds)
-                for fewer in self._compared(group):
+                for fewer, found in self._below(group):
                     more = self._search([fewer], whole, engine_for(whole, self.library))
-                    yield more.changed(_within_nodes)
+                    yield more.with_plans(plan for plan in more.plans if not crosses(plan))
+                    if _stays(found):
+                        break
 
     def _one_node(self, cluster: Cluster) -> dict[object, bool]:
         """Return for each kind whose node has room for the stored weights whether it also holds all requests."""
         found: dict[object, bool] = {}
         for kind in cluster.kinds:
             with suppress(UserInputError):
-                plans = self.stored(replace(cluster, kinds=(replace(kind, count=1),))).unlimited
+                plans = self.stored(replace(cluster, kinds=(replace(kind, count=1),))).plans
                 if plans:
                     found[kind.key] = max(plan.max_sequences for plan in plans) >= self.demand.users
         return found
 
-    def _compared(self, cluster: Cluster) -> Iterator[ModelShape]:
-        """Yield the model in fewer bits, beginning with the format that changes answers least.
-
-        The last is the first format with a plan that crosses no network.
-        """
+    def _below(self, cluster: Cluster) -> Iterator[tuple[ModelShape, SearchResult]]:
+        """Yield the model in fewer bits, and the plans there, from the format that changes answers least."""
         engine = engine_for(cluster, self.library)
         for fewer in quantizations_below(self.shape, engine, cluster):
-            yield fewer
-            if _stays(self._search([fewer], cluster, engine)):
-                return
+            known = self._fewer.setdefault((engine, fewer.quantization), fewer)
+            yield known, self._search([known], cluster, engine)
 
-    def _in_best_format(
-        self, plans: Sequence[Plan], cluster: Cluster, before: Sequence[SearchResult]
-    ) -> SearchResult | None:
+    def _in_format_of(self, best: Plan, cluster: Cluster, before: Sequence[SearchResult]) -> SearchResult | None:
         """Search all machines in the format of a part's plan, where that is not the stored one and was not done."""
-        engine = engine_for(cluster, self.library)
-        if self.quantization or len(cluster.kinds) < 2 or not plans or plans[0].groups[0].engine != engine:
+        engine, own = engine_for(cluster, self.library), best.groups[0].shape
+        asked = bool(self.quantization) or engine != best.groups[0].engine
+        if asked or len(cluster.kinds) < 2 or own.quantization in ("", self.shape.quantization):
             return None
-        own = plans[0].groups[0].shape
         able = with_kernels(cluster, own.quantization)
-        if own.quantization in ("", self.shape.quantization) or any(
-            one.cluster == able and one.plans[0].groups[0].shape == own for one in before if one.plans
-        ):
+        if any(one.cluster == able and one.plans[0].groups[0].shape == own for one in before if one.plans):
             return None
-        return self._search([requantized(self.formats(engine)[0], own.quantization)], able, engine)
+        fewer = requantized(self.formats(engine)[0], own.quantization)
+        return self._search([fewer], able, engine)
 
     def _search(self, shapes: Sequence[ModelShape], cluster: Cluster, engine: EngineKind) -> SearchResult:
-        """Search with the shapes as the cards and the engine compute them, once for the same machines."""
-        formats = tuple((shape.quantization, shape.estimate) for shape in shapes)
-        key = (engine, formats, tuple((kind.key, kind.count) for kind in cluster.kinds))
-        if key not in self._known:
-            self._known[key] = self._searched_once(shapes, cluster, engine)
-        return self._known[key]
-
-    def _searched_once(self, shapes: Sequence[ModelShape], cluster: Cluster, engine: EngineKind) -> SearchResult:
+        """Search with the shapes as the cards and the engine compute them."""
         if engine_traits(engine).gguf:
-            return search(shapes, cluster, self.demand, engine, self.calibration, self._shared, unlimited=True)
+            return search(shapes, cluster, self.demand, engine, self.calibration, self._shared)
         name = self.library.engines.find(engine).name
         shapes = [marked_gguf(one, name) for one in shapes]
-        found = search(shapes, cluster, self.demand, engine, self.calibration, self._shared, unlimited=True)
-        return found.changed(lambda plans: (in_float16(plan, cluster) for plan in plans))
+        found = search(shapes, cluster, self.demand, engine, self.calibration, self._shared)
+        return found.with_plans(in_float16(plan, cluster) for plan in found.plans)
 
 
 def _stays(found: SearchResult) -> bool:
     """Return whether one of the plans has no replica that crosses a network."""
-    return any(not crosses(plan) for plan in found.unlimited)
+    return any(not crosses(plan) for plan in found.plans)
 
 
-def _within_nodes(plans: Iterable[Plan]) -> Iterator[Plan]:
-    return (plan for plan in plans if not crosses(plan))
+def _best_crosses(found: SearchResult) -> bool:
+    return found.best is not None and crosses(found.best)

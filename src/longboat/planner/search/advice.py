@@ -92,17 +92,11 @@ class Advisor:
         return (*changes, f"--slo {','.join(parts)}")
 
     def _plans(
-        self,
-        *,
-        shape: ModelShape | None = None,
-        cluster: Cluster | None = None,
-        demand: Demand | None = None,
-        keeping: bool = False,
+        self, *, shape: ModelShape | None = None, cluster: Cluster | None = None, demand: Demand | None = None
     ) -> tuple[Plan, ...]:
-        """Search again with something changed. keeping: as for ``search``"""
+        """Search again with something changed."""
         cluster, demand = cluster or self.found.cluster, demand or self.found.demand
-        found = search([shape or self.shape], cluster, demand, self.engine, self.calibration, keeping=keeping)
-        return found.plans
+        return search([shape or self.shape], cluster, demand, self.engine, self.calibration).plans
 
     def _with_more(self, index: int, more: int) -> Cluster:
         kinds = list(self.found.cluster.kinds)
@@ -112,20 +106,20 @@ class Advisor:
     def _fewer_users(self) -> Iterator[str]:
         users = self.found.demand.users // 2
         while users:
-            if _meets(self._plans(demand=replace(self.found.demand, users=users), keeping=True)):
+            if _meets(self._plans(demand=replace(self.found.demand, users=users))):
                 yield f"--concurrency {users}"
                 return
             users //= 2
 
     def _quicker_bits(self) -> Iterator[str]:
         for fewer in quantizations_below(self.shape, self.engine, self.found.cluster):
-            if _meets(self._plans(shape=fewer, keeping=True)):
+            if _meets(self._plans(shape=fewer)):
                 yield f"--quantization {fewer.quantization}"
                 return
 
     def _quicker_machines(self) -> Iterator[str]:
         for more in MORE_NODES[:3]:
-            if _meets(self._plans(cluster=self._with_more(0, more), keeping=True)):
+            if _meets(self._plans(cluster=self._with_more(0, more))):
                 yield f'--add "{more}x({self.found.cluster.kinds[0].title})"'
                 return
 

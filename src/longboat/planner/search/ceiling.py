@@ -26,12 +26,11 @@ from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.queueing import in_step
 from longboat.planner.predict.terms import DEFAULTS
 from longboat.planner.predict.work import Pass, each_work
-from longboat.planner.search.demand import UNLIMITED, Slo
 from longboat.planner.search.forecast import HELD_OUTPUT, Forecaster, replica_users
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.partition import Place
 
-__all__ = ("Ceilings", "may_keep")
+__all__ = ("Ceilings",)
 
 # For the rounding of sums of floating-point numbers.
 ROUNDING = 1.0 + 1e-9
@@ -84,19 +83,19 @@ class Ceilings:
         a request.
         """
         slo, first = self.demand.slo, layout.places[0]
-        if not _is_bounded(slo, layout):
+        numbers = {place.machine.number_bytes for place in layout.places}
+        if (slo.ttft_s is None and slo.itl_s is None) or len(numbers) > 1 or layout.expert_parallel:
             return 1.0
         most, _ = replica_users(self.demand.users, 1.0, layout.replicas)
-        output = self.traffic.mean_output_tokens
-        first_s, next_s = self._least_s(layout, first, 1.0)
-        least, waiting, running = inf, 0.0, inf
-        # With more that wait, the rest is no less than for one request that runs after as many lives of one.
-        while running > 1.0 and slo.excess(first_s + waiting * (first_s + next_s * output), next_s) < least:
+        least, waiting = inf, 0.0
+        while True:
             running = max(1.0, most / (2.0 * (waiting + 1.0)))
             ttft_s, itl_s = self._least_s(layout, first, running)
-            least = min(least, slo.excess(ttft_s + waiting * (ttft_s + itl_s * output), itl_s))
+            queue_s = waiting * (ttft_s + itl_s * self.traffic.mean_output_tokens)
+            least = min(least, slo.excess(ttft_s + queue_s, itl_s))
+            if running == 1.0:
+                return least / ROUNDING
             waiting = 2.0 * waiting + 1.0
-        return least / ROUNDING
 
     def _least_s(self, layout: Layout, first: Place, running: float) -> tuple[float, float]:
         """Return TTFT and ITL, in seconds, that a replica takes at least where this number of requests or more run."""
@@ -240,11 +239,7 @@ class Ceilings:
     def _counted(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> list[Seconds]:
         key = (first.pool, place.pool, layout.tensor, layout.expert_parallel, layout.data, tokens, decoding)
         if key not in self._known:
-            alike = (first.machine, place.machine, place.link, place.near, *key[2:])
-            bounds = self.forecaster.bounds
-            if alike not in bounds:
-                bounds[alike] = list(self._count(layout, first, place, tokens, decoding))
-            self._known[key] = bounds[alike]
+            self._known[key] = list(self._count(layout, first, place, tokens, decoding))
         return self._known[key]
 
     def _count(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> Iterator[Seconds]:
@@ -278,21 +273,6 @@ def _seconds(work: Mapping[str, float], constants: Mapping[str, float]) -> Secon
         usual_s += DEFAULTS[name] * value
         known_s += constants[name] * value
     return usual_s, known_s
-
-
-def may_keep(bounds: Ceilings, layout: Layout) -> bool:
-    """Return whether a request that has a replica for itself may keep the limits of the demand."""
-    slo = bounds.demand.slo
-    if not _is_bounded(slo, layout):
-        return True
-    ttft_s, itl_s = bounds._least_s(layout, layout.places[0], 1.0)
-    return slo.excess(ttft_s, itl_s) <= ROUNDING
-
-
-def _is_bounded(slo: Slo, layout: Layout) -> bool:
-    """Return whether there are limits, and the least times of a layout are known."""
-    numbers = {place.machine.number_bytes for place in layout.places}
-    return slo != UNLIMITED and len(numbers) == 1 and not layout.expert_parallel
 
 
 def _runs(layout: Layout) -> dict[int, tuple[Place, int]]:

@@ -13,7 +13,7 @@ from longboat.planner.memory.engine import engine_traits
 from longboat.planner.memory.split_shape import ANY_SPLIT, AskedSplit, EngineKind, Load
 from longboat.planner.predict.load import Load as Traffic
 
-__all__ = ("UNLIMITED", "Demand", "Slo", "parse_slo")
+__all__ = ("Demand", "Slo", "parse_slo")
 
 SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|)")
 BETWEEN = re.compile(r",|\s+(?=[A-Za-z]+\s*=)")  # limits of --slo
@@ -44,9 +44,6 @@ class Slo:
         return max(1.0, *(value_s / limit_s for value_s, limit_s in pairs if limit_s is not None), 1.0)
 
 
-UNLIMITED = Slo()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """The load that all machines together are to serve, and how replicas may be made."""
@@ -57,7 +54,7 @@ class Demand:
     prefix_share: float = 0.0  # of the prompts' tokens, that the prefix cache has already
     context_tokens: int = 0  # longest request that must be possible; 0: prompt and output
     settings: EngineMemory = ENGINE_DEFAULTS  # of the engine, as far as the user set them
-    slo: Slo = UNLIMITED
+    slo: Slo = Slo()
     split: AskedSplit = ANY_SPLIT  # of a replica, as far as the user asks for one
     expert_parallel: bool = True  # whether replicas may divide experts by copies (``Split.expert_parallel``)
     draft: ModelShape | None = None  # model that proposes tokens

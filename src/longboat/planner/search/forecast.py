@@ -127,8 +127,6 @@ class Forecaster:
         # The work of layers that was counted (``work``) for this model and engine, under any demand.
         self.counted: Counted = shape.once(("work", engine), dict)
         self._times = StageTimes(shape, self.traits, demand.traffic(1.0), self.counted)
-        # Seconds of layers that the bounds of all searches (``Ceilings``) have counted.
-        self.bounds: dict[tuple[object, ...], list[tuple[float, float]]] = {}
 
     def divided(self, layout: Layout, share: float = 1.0) -> list[Forecast]:
         """Return a forecast for each division of the layers that is worth a look; all of them may not fit.

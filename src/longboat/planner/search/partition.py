@@ -54,7 +54,6 @@ class StageTimes:
         """counted: work of layers that was counted for the same model and engine (``work``)."""
         self._shape, self._engine, self._traffic = shape, engine, traffic
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
-        self._sums: dict[tuple[object, ...], list[float]] = {}
         self._counted: Counted = {} if counted is None else counted
 
     @property
@@ -64,14 +63,6 @@ class StageTimes:
 
     def layer_s(self, layer: Layer, place: Place, tensor: int, expert: int, batch: float) -> float:
         return self._times(layer, place, tensor, expert, batch)[0]
-
-    def sums_s(self, place: Place, tensor: int, expert: int, batch: float) -> list[float]:
-        """Return the seconds of the first 0, 1, 2 … layers."""
-        key = (place.machine, place.link, tensor, expert, batch)
-        if key not in self._sums:
-            each = {id(layer): self.layer_s(layer, place, tensor, expert, batch) for layer in self._shape.kinds}
-            self._sums[key] = _sums(each[id(layer)] for layer in self._shape.layers)
-        return self._sums[key]
 
     def head_s(self, place: Place, tensor: int, expert: int, batch: float) -> float:
         return self._times(self._shape.layers[-1], place, tensor, expert, batch)[1]
@@ -160,10 +151,21 @@ class _Shelf:
         self.caps[0] -= end_bytes
         self.caps[last] -= end_bytes
         self.head_s = times.head_s(places[last], tensor, split.expert, batch)
-        self.weight_bytes = _weight_sums(shape, split, load, places[0].card, adapters)
-        self.cache_bytes = _cache_sums(shape, load, tensor)
+        kinds = {id(layer): layer for layer in shape.kinds}
+        weight = {
+            key: layer.rank_bytes(tensor=tensor, expert=split.expert)
+            + adapters.get(key, 0)
+            + _padding(layer, shape, split, load, places[0].card)
+            for key, layer in kinds.items()
+        }
+        cache = {key: 0.0 if load.cache_bytes else _cache_bytes(layer, load, tensor) for key, layer in kinds.items()}
+        self.weight_bytes = _sums(weight[id(layer)] for layer in shape.layers)
+        self.cache_bytes = _sums(cache[id(layer)] for layer in shape.layers)
         self.known: tuple[float, list[float]] = (0.0, self.weight_bytes)
-        by_place = {place: times.sums_s(place, tensor, split.expert, batch) for place in set(places)}
+        by_place: dict[Place, list[float]] = {}
+        for place in set(places):
+            each = {key: times.layer_s(layer, place, tensor, split.expert, batch) for key, layer in kinds.items()}
+            by_place[place] = _sums(each[id(layer)] for layer in shape.layers)
         self.seconds = [by_place[place] for place in places]
 
     def filled(self, limit_s: float, num_sequences: float) -> tuple[int, ...] | None:
@@ -256,34 +258,6 @@ class _Shelf:
             found = self.filled(float("inf"), middle)
             low, high, best = (middle, high, found) if found else (low, middle, best)
         return best
-
-
-def _weight_sums(shape: ModelShape, split: Split, load: Load, card: Card, adapters: Mapping[int, int]) -> list[float]:
-    """Return bytes of the weights of the first 0, 1, 2 … layers on a rank, with their adapters."""
-
-    def count() -> list[float]:
-        each = {
-            id(layer): layer.rank_bytes(tensor=split.cut, expert=split.expert)
-            + adapters.get(id(layer), 0)
-            + _padding(layer, shape, split, load, card)
-            for layer in shape.kinds
-        }
-        return _sums(each[id(layer)] for layer in shape.layers)
-
-    key = ("weight sums", split.cut, split.expert, load.engine, card.kind)
-    return count() if adapters else shape.once(key, count)
-
-
-def _cache_sums(shape: ModelShape, load: Load, tensor: int) -> list[float]:
-    """Return bytes of a sequence in the first 0, 1, 2 … layers on a rank; 0 where the cache has a size of its own."""
-
-    def count() -> list[float]:
-        each = {id(layer): _cache_bytes(layer, load, tensor) for layer in shape.kinds}
-        return _sums(each[id(layer)] for layer in shape.layers)
-
-    if load.cache_bytes:
-        return [0.0] * (len(shape.layers) + 1)
-    return shape.once(("cache sums", tensor, load.context_tokens, load.kv_bytes, window_batch(load)), count)
 
 
 def _padding(layer: Layer, shape: ModelShape, split: Split, load: Load, card: Card) -> int:

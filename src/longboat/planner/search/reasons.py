@@ -23,7 +23,7 @@ def explained(found: SearchResult) -> SearchResult:
     if not found.plans:
         return found
     best, *others = found.plans
-    first = replace(best, reasons=(*best.reasons, *_of_best(best, others, found.demand)))
+    first = replace(best, reasons=tuple(_of_best(best, others, found.demand)))
     rest = (replace(plan, reasons=tuple(_beside(plan, best, found.demand))) for plan in others)
     return replace(found, plans=(first, *rest))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import ceil
 
 from longboat.catalog.shape.model_shape import ModelShape
@@ -15,8 +14,8 @@ from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.kernels import computed_on
 from longboat.planner.predict.machine import machine_for
-from longboat.planner.search.ceiling import Ceilings, may_keep
-from longboat.planner.search.demand import UNLIMITED, Demand, Slo
+from longboat.planner.search.ceiling import Ceilings
+from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast, Forecaster, Forecasters
 from longboat.planner.search.layouts import Layout, layouts, mixed_layouts
 from longboat.planner.search.ranking import MAX_PLANS, Plan, distinct, forecast_order, ranked
@@ -45,7 +44,6 @@ class SearchResult:
     demand: Demand
     plans: tuple[Plan, ...]
     rejected: tuple[Rejected, ...]
-    unlimited: tuple[Plan, ...] = ()  # the plans, best first, if there were no limits
     # Tokens per second that each format reaches at most on one kind of the machines alone, where that was counted.
     ceilings: Mapping[tuple[str, tuple[object, ...]], float] = field(default_factory=dict)
 
@@ -53,9 +51,9 @@ class SearchResult:
     def best(self) -> Plan | None:
         return self.plans[0] if self.plans else None
 
-    def changed(self, change: Callable[[Iterable[Plan]], Iterable[Plan]]) -> SearchResult:
-        """Return the same search with other plans instead of these."""
-        return replace(self, plans=tuple(change(self.plans)), unlimited=tuple(change(self.unlimited)))
+    def with_plans(self, plans: Iterable[Plan]) -> SearchResult:
+        """Return the same search with these plans."""
+        return replace(self, plans=tuple(plans))
 
 
 def search(
@@ -67,90 +65,56 @@ def search(
     shared: Forecasters | None = None,
     *,
     prune: bool = True,
-    unlimited: bool = False,
-    keeping: bool = False,
 ) -> SearchResult:
     """Return ranked plans for one model, in each of the quantizations ``shapes`` that are allowed.
 
     shared: forecasters of the same demand and calibration that other searches have used
     prune: whether layouts that cannot be among the best get no forecast
-    unlimited: whether the plans without limits are asked for too
-    keeping: whether only plans that keep the limits are asked for; others may be missing
     """
     shared = shared or Forecasters(demand, calibration)
     pools = tuple(replace(pool, machine=machine_for(pool.machine, engine)) for pool in pools_of(cluster))
-    limited = unlimited and demand.slo != UNLIMITED
     plans: list[Plan] = []
-    others: list[Plan] = []
     rejected: list[Rejected] = []
     ceilings: dict[tuple[str, tuple[object, ...]], float] = {}
     for shape in shapes:
         # An engine does not mix accelerators with processors: the first pool speaks for all.
-        one = Search(pools, shared.of(computed_on(pools[0].machine, shape), engine), prune=prune, keeping=keeping)
-        plans += one.plans(demand.slo)
-        others += one.plans(UNLIMITED) if limited else ()
+        one = Search(pools, shared.of(computed_on(pools[0].machine, shape), engine), prune=prune)
+        plans += one.plans()
         rejected += one.rejected
         ceilings |= {(shape.quantization, pools[number].sort): value for number, value in one.ceilings.items()}
-    kept = tuple(distinct(ranked(plans, demand))[:MAX_PLANS])
-    return SearchResult(
-        cluster=cluster,
-        demand=demand,
-        plans=kept,
-        unlimited=tuple(distinct(ranked(others, replace(demand, slo=UNLIMITED)))[:MAX_PLANS]) if limited else kept,
-        rejected=tuple(rejected),
-        ceilings=ceilings,
-    )
+    kept = distinct(ranked(plans, demand))[:MAX_PLANS]
+    return SearchResult(cluster=cluster, demand=demand, plans=tuple(kept), rejected=tuple(rejected), ceilings=ceilings)
 
 
 class Search:
     """Tries every layout of one model over pools of machines."""
 
-    def __init__(
-        self, pools: Sequence[Pool], forecaster: Forecaster, *, prune: bool = True, keeping: bool = False
-    ) -> None:
-        """prune, keeping: as for ``search``"""
-        self.pools, self.forecaster = tuple(pools), forecaster
-        self.bounds, self.prune, self.keeping = Ceilings(forecaster), prune, keeping
+    def __init__(self, pools: Sequence[Pool], forecaster: Forecaster, *, prune: bool = True) -> None:
+        self.pools, self.forecaster, self.prune = tuple(pools), forecaster, prune
         self.shape, self.demand, self.engine = forecaster.shape, forecaster.demand, forecaster.engine
         self.weight_bytes = self.shape.weight_bytes  # counted once: a sum over all weights
         self.rejected: list[Rejected] = []
         self.ceilings: Mapping[int, float] = {}  # as in ``Shortlist``
 
-    def plans(self, slo: Slo) -> list[Plan]:
+    def plans(self) -> list[Plan]:
         """Return a plan for each layout that is worth it: with the best one for the machines that it leaves, and alone.
 
         A layout whose bound (``Ceilings``) is below what others reach gets no forecast.
         """
-        plans = [replace(plan, missed=slo.missed(plan.ttft_s, plan.itl_s)) for plan in self._together]
+        layouts = [layout for layout in self._layouts() if not self._refused_as_large(layout)]
+        shortlist = Shortlist(layouts, self.pools, Ceilings(self.forecaster) if self.prune else None, self.best)
+        kept = shortlist.best_few()
+        self._refuse_all(shortlist)
         if len(self.pools) == 1:
-            return plans
-        limit = SpeedLimit(plans, slo)
-        for group in self._shortlist.alone(limit):
-            plans.append(self._plan([group], slo))
-            limit.add(plans[-1])
-        self.ceilings = self._shortlist.ceilings
-        return plans
-
-    @cached_property
-    def _shortlist(self) -> Shortlist:
-        layouts = []
-        for layout in self._layouts():
-            if refused := self._too_large(layout):
-                self._refuse(layout, refused)
-            elif not self.keeping or may_keep(self.bounds, layout):
-                layouts.append(layout)
-        return Shortlist(layouts, self.pools, self.bounds if self.prune else None, self.best)
-
-    @cached_property
-    def _together(self) -> list[Plan]:
-        """The best few layouts for each set of machines, each with the best ones for the machines that it leaves."""
-        kept = self._shortlist.best_few()
-        self._refuse_all(self._shortlist)
-        if len(self.pools) == 1:
-            return [self._plan([group], UNLIMITED) for group in kept]
+            return [self._plan([group]) for group in kept]
         best = {group.layout.pools[0]: group for group in reversed(kept) if len(group.layout.pools) == 1}
-        pairs = ([group, *_others(group, best)] for group in kept)
-        return [self._plan(_shared(self.forecaster, groups), UNLIMITED) for groups in pairs]
+        plans = [self._plan(_shared(self.forecaster, [group, *_others(group, best)])) for group in kept]
+        limit = SpeedLimit(plans)
+        for group in shortlist.alone(limit):
+            plans.append(self._plan([group]))
+            limit.add(plans[-1])
+        self.ceilings = shortlist.ceilings
+        return plans
 
     def alone(self, replicas: int | None, *, equal: bool, mixed: bool) -> list[Forecast]:
         """Return forecasts of single layouts that serve all users, those that fit and those that do not.
@@ -218,6 +182,11 @@ class Search:
         each = ", ".join(f"{pool.num_nodes} x {pool.cards_per_node} {pool.entry.name}" for pool in self.pools)
         return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators in equal stages, of {each}")
 
+    def _refused_as_large(self, layout: Layout) -> bool:
+        if refused := self._too_large(layout):
+            self._refuse(layout, refused)
+        return bool(refused)
+
     def _refuse_all(self, shortlist: Shortlist) -> None:
         """Refuse what does not fit, and what is slower than the best few on the same machines."""
         for found in shortlist.unfit:
@@ -237,13 +206,13 @@ class Search:
             "usable together"
         )
 
-    def _plan(self, groups: Sequence[Forecast], slo: Slo) -> Plan:
+    def _plan(self, groups: Sequence[Forecast]) -> Plan:
         served = {number for one in groups for number in one.layout.pools}
         idle = [f"{pool.num_cards} x {pool.entry.name}" for pool in self.pools if pool.number not in served]
         for one in groups:
             idle += _left_over(one, self.pools)
         plan = Plan(groups=tuple(groups), idle=tuple(idle))
-        return replace(plan, missed=slo.missed(plan.ttft_s, plan.itl_s))
+        return replace(plan, missed=self.demand.slo.missed(plan.ttft_s, plan.itl_s))
 
     def _refuse(self, layout: Layout, why: str) -> None:
         self.rejected.append(Rejected(what=f"{layout.cards_title}, {layout.split_title}", why=why))

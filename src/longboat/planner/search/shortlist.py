@@ -8,7 +8,6 @@ from math import inf
 
 from longboat.planner.machines.pools import Pool
 from longboat.planner.search.ceiling import Ceilings
-from longboat.planner.search.demand import Slo
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.ranking import (
@@ -30,8 +29,7 @@ MAX_GROUPS = 3
 class SpeedLimit:
     """What a further plan must reach to be among the best, or to be put before a faster one."""
 
-    def __init__(self, plans: Iterable[Plan], slo: Slo) -> None:
-        self.slo = slo
+    def __init__(self, plans: Iterable[Plan]) -> None:
         self._speeds: dict[str, float] = {}
         self._excesses: dict[str, int] = {}
         self.tokens_per_s = 0.0
@@ -41,7 +39,7 @@ class SpeedLimit:
 
     def add(self, plan: Plan) -> None:
         """Count a plan; the speed of one that misses limits does not count, as slower ones may keep them."""
-        step = speed_step(self.slo.excess(plan.ttft_s, plan.itl_s))
+        step = speed_step(plan.groups[0].demand.slo.excess(plan.ttft_s, plan.itl_s))
         self._excesses[plan.key] = min(step, self._excesses.get(plan.key, step))
         if len(self._excesses) >= MAX_PLANS:
             self.excess_step = sorted(self._excesses.values())[MAX_PLANS - 1]
@@ -75,7 +73,6 @@ class Shortlist:
         # The bound of the fastest layout on each kind of machine, for all users, where there are several kinds.
         self.ceilings: dict[int, float] = {}
         self._tried: dict[int, Forecast] = {}
-        self._by_ceiling: list[tuple[float, int]] | None = None  # bounds for all users, the highest first
 
     def best_few(self) -> list[Forecast]:
         """Return the best few layouts for each set of machines, in order."""
@@ -89,12 +86,11 @@ class Shortlist:
 
     def alone(self, limit: SpeedLimit) -> Iterator[Forecast]:
         """Yield the forecasts of layouts that serve all users alone, while they may be as fast as ``limit``."""
-        if self._by_ceiling is None:
-            self._by_ceiling = self._in_order(range(len(self.layouts)), lambda _: 1.0)
-        for ceiling, index in self._by_ceiling:
+        ordered = self._in_order(range(len(self.layouts)), lambda _: 1.0)
+        for ceiling, index in ordered:
             if len(pools := self.layouts[index].pools) == 1:
                 self.ceilings.setdefault(pools[0], ceiling)
-        for ceiling, index in self._by_ceiling:
+        for ceiling, index in ordered:
             if speed_step(ceiling) < speed_step(limit.tokens_per_s):
                 return
             if self._misses_by_more(index, limit):
