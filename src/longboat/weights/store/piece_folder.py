@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -129,7 +130,7 @@ class PieceFolder:
             found = pool.map(lambda file: _sha256_of(self.path(file.path)), named)
             wrong = [file.path for file, sha256 in zip(named, found, strict=True) if sha256 != file.sha256]
             if wrong:
-                self.record.forget(piece.index for piece in self.pieces if piece.path in wrong)
+                self._forget_files(wrong)
                 raise TransferError(
                     f"{', '.join(wrong)} of {self.manifest.source} has another hash than the source names",
                     hint="the file or its hash in the source is wrong; upload it again",
@@ -139,6 +140,9 @@ class PieceFolder:
                 self._sync_records()
             except OSError as error:
                 raise _disk_error(error, self.folder) from None
+
+    def _forget_files(self, paths: Sequence[str]) -> None:
+        self.record.forget(piece.index for piece in self.pieces if piece.path in paths)
 
     def _sync_records(self) -> None:
         """Write to the disk what says which files and pieces are there, and the folders that name all of them."""
