@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from longboat.planner.machines.cluster import Cluster
-from longboat.planner.search.demand import Demand
+from longboat.planner.search.demand import Demand, Slo
 from longboat.planner.search.ranking import Plan
 
 __all__ = ("MAX_NODES", "Served", "Sized", "Wanted", "missed_by_waiting", "served_at", "sized")
@@ -87,13 +87,19 @@ def served_at(best_for: Callable[[int], Plan | None], rate: float, *, users: int
 
     best_for: the best plan for a number of requests at once; users: the number to begin with
     """
+    low, found = _reached(best_for, rate, users)
+    return _fewest(best_for, rate, low, found) if found else None
+
+
+def _reached(best_for: Callable[[int], Plan | None], rate: float, users: int) -> tuple[int, Served | None]:
+    """Return a number of requests at once that does not serve a rate, and what one that does, or the most, brings."""
     low, found = 0, _served(best_for, max(1, users), rate)
     while found and not found.kept and found.users < MAX_USERS:
         more = _served(best_for, min(MAX_USERS, max(2 * found.users, found.users_at(rate))), rate)
         if more is None or not (more.kept or more.requests_per_s >= LEAST_GROWTH * found.requests_per_s):
             break
         low, found = found.users, more
-    return _fewest(best_for, rate, low, found) if found else None
+    return low, found
 
 
 def _fewest(best_for: Callable[[int], Plan | None], rate: float, low: int, found: Served) -> Served:
@@ -122,39 +128,66 @@ def _served(best_for: Callable[[int], Plan | None], users: int, rate: float) -> 
 
 def sized(unit: Cluster, wanted: Wanted, best_for: Callable[[Cluster, int], Plan | None]) -> Sized:
     """Return the fewest times that ``unit`` must be there to serve a load within its limits, ``MAX_NODES`` at most."""
-    tried: dict[int, Sized] = {}
-
-    def at(count: int) -> Sized:
-        if count not in tried:
-            before = next((one.served for one in reversed(tried.values()) if one.served), None)
-            tried[count] = _at(_times(unit, count), wanted, best_for, before)
-        return tried[count]
-
-    high = 1
-    while not at(high).kept and high < MAX_NODES:
-        high = min(MAX_NODES, max(2 * high, _least(at(high), high, wanted)))
-    low = max((count for count, one in tried.items() if not one.kept), default=0)
-    while at(high).kept and high - low > 1:
+    trials = _Trials(unit, wanted, best_for)
+    low, high = 0, 1
+    while not trials.at(high).kept and high < MAX_NODES:
+        low, high = high, min(MAX_NODES, max(2 * high, _least(trials.at(high), high, wanted)))
+    while trials.at(high).kept and high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if at(middle).kept else (middle, high)
-    return at(high)
+        low, high = (low, middle) if trials.at(middle).kept else (middle, high)
+    return trials.in_fewest(high)
 
 
-def _at(
-    cluster: Cluster, wanted: Wanted, best_for: Callable[[Cluster, int], Plan | None], before: Served | None
-) -> Sized:
-    if not wanted.rate:
-        users = wanted.demand.users
-        plan = best_for(cluster, users)
+class _Trials:
+    """What numbers of machines bring under one load, each counted once."""
+
+    def __init__(self, unit: Cluster, wanted: Wanted, best_for: Callable[[Cluster, int], Plan | None]) -> None:
+        self._unit, self._wanted, self._best_for = unit, wanted, best_for
+        self._tried: dict[int, Sized] = {}
+        self._low: dict[int, int] = {}  # where fewer requests at once may do: a number that does not serve the rate
+        self._begin = 1
+
+    def at(self, count: int) -> Sized:
+        """Return whether this many machines serve the load. Of a rate, some number of requests at once is enough."""
+        if count not in self._tried:
+            kinds = tuple(replace(kind, count=count * kind.count) for kind in self._unit.kinds)
+            cluster = replace(self._unit, kinds=kinds)
+            self._tried[count] = self._at_rate(count, cluster) if self._wanted.rate else self._at_users(cluster)
+        return self._tried[count]
+
+    def in_fewest(self, count: int) -> Sized:
+        """Return the same, and of a rate about the least number of requests at once that serves it."""
+        found = self.at(count)
+        if count not in self._low or found.served is None:
+            return found
+        return self._judged(found.cluster, self._fewest(found.cluster, self._low[count], found.served))
+
+    def _at_users(self, cluster: Cluster) -> Sized:
+        users = self._wanted.demand.users
+        plan = self._best_for(cluster, users)
         served = Served(plan=plan, users=users, requests_per_s=requests_per_s(plan), kept=True) if plan else None
         holds = plan is not None and plan.max_sequences >= users
         return Sized(cluster=cluster, served=served, kept=holds and plan is not None and not plan.missed)
-    begin = before.users_at(wanted.rate) if before and before.kept else 1
-    served = served_at(lambda users: best_for(cluster, users), wanted.rate, users=begin)
-    if served is not None and served.kept:
-        late = missed_by_waiting(served.plan, wanted.wait_s(served.plan, wanted.rate))
-        served = replace(served, plan=replace(served.plan, missed=late))
-    return Sized(cluster=cluster, served=served, kept=served is not None and served.kept and not served.plan.missed)
+
+    def _at_rate(self, count: int, cluster: Cluster) -> Sized:
+        low, served = _reached(lambda users: self._best_for(cluster, users), self._wanted.rate, self._begin)
+        has_limits = self._wanted.demand.slo != Slo()
+        if served is not None and served.kept and has_limits:  # more at once than it takes make each slower
+            served = self._fewest(cluster, low, served)
+        else:
+            self._low[count] = low
+        if served is not None and served.kept:
+            self._begin = served.users_at(self._wanted.rate)
+        return self._judged(cluster, served)
+
+    def _fewest(self, cluster: Cluster, low: int, found: Served) -> Served:
+        return _fewest(lambda users: self._best_for(cluster, users), self._wanted.rate, low, found)
+
+    def _judged(self, cluster: Cluster, served: Served | None) -> Sized:
+        if served is not None and served.kept:
+            late = missed_by_waiting(served.plan, self._wanted.wait_s(served.plan, self._wanted.rate))
+            served = replace(served, plan=replace(served.plan, missed=late))
+        return Sized(cluster=cluster, served=served, kept=served is not None and served.kept and not served.plan.missed)
 
 
 def _least(found: Sized, count: int, wanted: Wanted) -> int:
@@ -162,7 +195,3 @@ def _least(found: Sized, count: int, wanted: Wanted) -> int:
     if not wanted.rate or found.served is None or found.served.kept:
         return 0
     return int(count * wanted.rate / found.served.requests_per_s / 2)
-
-
-def _times(unit: Cluster, count: int) -> Cluster:
-    return replace(unit, kinds=tuple(replace(kind, count=count * kind.count) for kind in unit.kinds))
