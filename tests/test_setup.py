@@ -170,7 +170,7 @@ def test_every_group_that_needs_something_is_in_one_row() -> None:
 
 
 def test_files_that_begin_first_are_there() -> None:
-    found = re.search(r"^LONGEST = \((.*?)^\)", (ROOT / "tests/conftest.py").read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(r"^LONGEST = \((.*?)^\)", (ROOT / "tests/file_order.py").read_text(), re.MULTILINE | re.DOTALL)
     assert found is not None
     files = re.findall(r'"(.*?)"', found[1])
     assert len(files) > 5

@@ -225,3 +225,30 @@ def test_nonsense_ends_no_parent(node: Node) -> None:
             caller.connect(str(node.socket))
             send(caller, words)
     assert node.start()["argv"] == []
+
+
+# --- what forks share ------------------------------------------------------------------------------------------------
+
+DRAWS = """
+import os, threading
+from longboat.cluster.workers import forked_worker, warm_parent
+warm_parent.load()
+from ray._raylet import UniqueID
+for _ in range(3):
+    if not os.fork():
+        forked_worker._renew_randomness()
+        drawn = [UniqueID.from_random().hex()]
+        thread = threading.Thread(target=lambda: drawn.append(UniqueID.from_random().hex()))
+        thread.start()
+        thread.join()
+        os.write(1, "".join(f"{one} " for one in drawn).encode())
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_forks_draw_different_ids_in_every_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", DRAWS], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    drawn = done.stdout.split()
+    assert len(drawn) == 6
+    assert len(set(drawn)) == 6

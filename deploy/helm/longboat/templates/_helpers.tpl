@@ -24,6 +24,7 @@ longboat/instance: {{ .Release.Name }}
 - {name: RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO, value: "0"}
 - {name: RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL, value: minor}
 - {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: "3600"}
+- {name: RAY_prestart_worker_first_driver, value: "0"}
 - {name: RAY_worker_niceness, value: "0"}
 - {name: RAY_task_events_report_interval_ms, value: "0"}
 - {name: RAY_SERVE_CONTROL_LOOP_INTERVAL_S, value: "0.25"}

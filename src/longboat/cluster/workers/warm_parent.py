@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,8 +88,9 @@ def load() -> Loaded:
     """Load what workers need, without threads and without anything for the cycle collector to look through."""
     env = dict(os.environ)
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))  # numpy's library starts threads while it is loaded
-    for module in _LOADED:
-        importlib.import_module(module)
+    with _no_id_drawn():
+        for module in _LOADED:
+            importlib.import_module(module)
     os.environ.clear()
     os.environ.update(env)
     script = str(sys.modules[_SCRIPT].__file__)
@@ -98,6 +99,22 @@ def load() -> Loaded:
     gc.freeze()
     check_forkable()
     return Loaded(env, script, code)
+
+
+@contextlib.contextmanager
+def _no_id_drawn() -> Iterator[None]:
+    """Keep Ray's generator of ids unused: it is not made again in a fork, so all forks would draw the same ids.
+
+    A class that is defined as an actor draws one; here the kernel does. (``FillRandom`` in Ray's ``id.h``)
+    """
+    from ray import actor
+
+    own = actor.ActorClassID
+    actor.ActorClassID = types.SimpleNamespace(from_random=lambda: own(os.urandom(own.size())))
+    try:
+        yield
+    finally:
+        actor.ActorClassID = own
 
 
 class WarmParent:
@@ -114,6 +131,7 @@ class WarmParent:
     def serve(self) -> None:
         """Answer workers until a signal ends this process."""
         wake_fd = _wake_on_children()
+        self._reap()  # those that ended while this process loaded woke nothing
         while True:
             ready, _, _ = select.select([self._listener.fileno(), wake_fd], [], [])
             if wake_fd in ready:
@@ -146,7 +164,8 @@ class WarmParent:
                 else:
                     send(connection, {"again": verdict is Verdict.CHANGE})
             except (RefusedError, ValueError, KeyError, TypeError, OSError) as error:
-                print(f"longboat: a worker is not forked: {error!r}", file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # whoever read it may be gone
+                    print(f"longboat: a worker is not forked: {error!r}", file=sys.stderr, flush=True)
             finally:
                 for fd in fds:
                     os.close(fd)

@@ -20,9 +20,11 @@ def media_arguments(rules: MediaRules) -> list[str]:
 
 def media_env(rules: MediaRules) -> dict[str, str]:
     """Return the variables: the plugin's connector with its rules, and vLLM's own limits."""
+    told = dataclasses.asdict(rules)
+    del told["in_texts"]  # vLLM loads none of those, and an older plugin does not know the name
     return {
         "VLLM_MEDIA_CONNECTOR": "longboat",
-        "LONGBOAT_MEDIA": json.dumps(dataclasses.asdict(rules)),
+        "LONGBOAT_MEDIA": json.dumps(told),
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": str(-(-rules.max_bytes // 2**20)),
         "VLLM_MAX_IMAGE_PIXELS": str(rules.max_pixels),
