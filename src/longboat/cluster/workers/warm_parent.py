@@ -164,7 +164,7 @@ class WarmParent:
                 else:
                     send(connection, {"again": verdict is Verdict.CHANGE})
             except (RefusedError, ValueError, KeyError, TypeError, OSError) as error:
-                with contextlib.suppress(OSError):  # whoever read it may be gone
+                with contextlib.suppress(OSError):  # its reader may be gone
                     print(f"longboat: a worker is not forked: {error!r}", file=sys.stderr, flush=True)
             finally:
                 for fd in fds:
