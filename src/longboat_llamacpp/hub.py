@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
+import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 __all__ = ("fetched",)
 
@@ -17,12 +20,16 @@ _PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 _PIECE_BYTES = 1 << 22
 _REPORT_BYTES = 1 << 30
 _TIMEOUT_S = 60.0
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""What a file system says that has no locks, as some network file systems do."""
 
 
 def fetched(repository: str, name: str) -> str:
     """Return the path of a file of ``repository``, downloaded where it is missing, with all of its parts.
 
-    A download that was interrupted goes on where it stopped, and processes that need the same file download it once.
+    A download that was interrupted goes on where it stopped, and processes that need the same file download it once;
+    on a file system without locks, each downloads the whole file.
+
     Exits where the hub does not have the file.
     """
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
@@ -32,18 +39,39 @@ def fetched(repository: str, name: str) -> str:
         target = folder / part
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
-            with _only_one(target):
+            with _partial(target) as partial:
                 if not target.exists():
-                    _fetch(repository, part, target)
+                    _fetch(repository, part, partial)
+                    partial.rename(target)
     return str(folder / name)
 
 
 @contextlib.contextmanager
-def _only_one(target: Path) -> Iterator[None]:
-    """Hold the lock of a file's download, after the process that has it; the kernel releases a dead process's lock."""
+def _partial(target: Path) -> Iterator[Path]:
+    """Hold the lock of a file's download, after the process that has it; yields where the download is written.
+
+    The kernel releases a dead process's lock. Without locks, the download is this process's own, and is not continued.
+    """
     with target.with_name(f".{target.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        if _is_locked(lock):
+            yield target.with_name(f"{target.name}.partial")
+            return
+    own = target.with_name(f"{target.name}.{secrets.token_hex(4)}.partial")
+    try:
+        yield own
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def _is_locked(file: IO[str]) -> bool:
+    """Lock ``file`` as soon as that is possible; returns False where the file system has no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True
 
 
 def _parts(name: str) -> list[str]:
@@ -53,8 +81,7 @@ def _parts(name: str) -> list[str]:
     return [_PART.sub(f"-{number:05d}-of-{found[1]}.gguf", name) for number in range(1, int(found[1]) + 1)]
 
 
-def _fetch(repository: str, name: str, target: Path) -> None:
-    partial = target.with_name(f"{target.name}.partial")
+def _fetch(repository: str, name: str, partial: Path) -> None:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     url = f"{endpoint}/{repository}/resolve/main/{name}"
     try:
@@ -70,7 +97,6 @@ def _fetch(repository: str, name: str, target: Path) -> None:
         raise SystemExit(f"longboat: {repository} has no {name} for us: HTTP {error.code} from {endpoint}") from error
     except OSError as error:
         raise SystemExit(f"longboat: {name} did not arrive from {endpoint}: {error}") from error
-    partial.rename(target)
 
 
 def _continue(url: str, partial: Path, name: str) -> None:

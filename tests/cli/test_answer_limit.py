@@ -13,17 +13,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from longboat.cluster.host.record import ClusterRecord, save_record
+from longboat.cli.look import answer_limit, session_on_node
+from longboat.cluster.host.record import ClusterRecord, forget_record, load_record, save_record
 from longboat.cluster.node.door_client import door_path
 from longboat.cluster.protocol.names import CONTROLLER_APP
 
-COMMAND = (sys.executable, "-c", "from longboat.cli.app import main; main()")
+MAIN = "from longboat.cli.app import main; main()"
+COMMAND = (sys.executable, "-c", MAIN)
 
 
 @dataclass
@@ -40,6 +42,12 @@ class NodeHere:
             (*COMMAND, "status", *words), env=self.env, capture_output=True, text=True, timeout=120, check=False
         )
 
+    def leave_door(self) -> None:
+        """Leave what a killed daemon leaves: a door that does not open."""
+        self.run.mkdir(exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(door_path(self.run)))
+
     @contextmanager
     def daemon(self, **answers: object) -> Iterator[None]:
         """A daemon that answers only these questions. It hears every other one, and says nothing."""
@@ -49,7 +57,7 @@ class NodeHere:
             door.listen()
 
             def serve() -> None:
-                with suppress(OSError):
+                with suppress(OSError, ValueError):  # the client ended, or ended before it asked
                     while True:
                         connection, _ = door.accept()
                         heard.append(connection)
@@ -129,6 +137,40 @@ def test_status_of_a_node_without_a_fleet_says_so_without_ray(here: NodeHere) ->
     done = here.status("--timeout", "7")
     assert (done.returncode, done.stderr.splitlines()[0]) == (3, "error: no fleet is up on this cluster")
     assert not here.ray_was_loaded.exists()
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["its door stays", "its door is gone"])
+def test_a_worker_whose_daemon_was_killed_asks_ray_with_time_left(
+    here: NodeHere, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    """The door stays where the fleet ended, too: only Ray can tell."""
+    record = load_record(here.run)
+    assert record is not None
+    save_record(replace(record, role="worker", dashboard=""))
+    if left:
+        here.leave_door()
+    waited_s: list[float] = []
+    monkeypatch.setenv("LONGBOAT_RUN", str(here.run))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(answer_limit.Wait, "left_s", property(lambda wait: wait.limit_s - sum(waited_s)))
+    monkeypatch.setattr(answer_limit.Wait, "ends_within", lambda _, time_s: waited_s.append(time_s))
+    monkeypatch.setattr(session_on_node, "connect", lambda: "Ray")
+    assert session_on_node.session_on_node(answer_limit.Wait(7.0)) == "Ray"
+    assert left == bool(waited_s) and sum(waited_s) < 4.0
+
+
+def test_status_of_a_machine_that_is_no_node_asks_ray_at_once(here: NodeHere) -> None:
+    """Its cluster is of ``ray start``, and a killed daemon left its door: nothing limits a wait for another one."""
+    record = load_record(here.run)
+    assert record is not None
+    forget_record(here.run)
+    here.leave_door()
+    word = here.ray_was_loaded.with_name("ray_current_cluster")
+    word.write_text(record.dashboard)
+    finds = f"import pathlib, longboat.cli.shared.cluster_at_hand as c; c.RAY_WORD = pathlib.Path({str(word)!r})"
+    command = (sys.executable, "-c", f"{finds}; {MAIN}", "status")
+    subprocess.run(command, env=here.env, capture_output=True, timeout=60, check=False)
+    assert here.ray_was_loaded.exists()
 
 
 def test_status_says_for_how_long_the_node_has_not_heard_a_controller_that_does_not_answer(here: NodeHere) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import threading
 from collections.abc import Iterator
@@ -118,3 +119,21 @@ def test_a_download_that_has_nothing_left_to_ask_for_ends(hub: type[Hub], tmp_pa
     assert Path(fetched("org/name-GGUF", "q8.gguf")).read_bytes() == CONTENT
     assert ("q8.gguf", "") in hub.asked or left == CONTENT
     assert not list(folder.glob("*.partial"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK], ids=errno.errorcode.get)
+def test_a_file_system_without_locks_takes_a_download_that_no_other_process_writes_to(
+    hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    folder = tmp_path / "longboat-gguf" / "org" / "name-GGUF"
+    folder.mkdir(parents=True)
+    (folder / "q8.gguf.partial").write_bytes(b"of another process")
+    assert Path(fetched("org/name-GGUF", "q8.gguf")).read_bytes() == CONTENT
+    with pytest.raises(SystemExit, match="did not arrive"):
+        fetched("org/name-GGUF", "short.gguf")
+    assert [path.name for path in folder.glob("*.partial")] == ["q8.gguf.partial"]
+    assert hub.asked[0] == ("q8.gguf", "")

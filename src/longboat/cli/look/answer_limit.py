@@ -30,6 +30,11 @@ class Wait:
     seen: str = ""
     _answered: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def left_s(self) -> float:
+        """How long the command may still wait."""
+        return BEGAN_S + self.limit_s - time.monotonic()
+
     def end(self) -> None:
         """End the wait: the state has come, or an error says why it does not."""
         self._answered.set()
@@ -55,11 +60,10 @@ def answer_limit(limit_s: float = STATUS_S) -> Iterator[Wait]:
 
 
 def _guard(wait: Wait) -> None:
-    end_s = BEGAN_S + wait.limit_s
-    if wait.ends_within(end_s - AHEAD_S - time.monotonic()):
+    if wait.ends_within(wait.left_s - AHEAD_S):
         return
     here = standing_here(run_folder())
-    if wait.ends_within(end_s - time.monotonic()):
+    if wait.ends_within(wait.left_s):
         return
     tell_error(error := _late(wait, here))
     sys.stdout.flush()

@@ -28,6 +28,9 @@ __all__ = ("NO_FLEET", "session_on_node")
 
 NO_FLEET = ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
 AGAIN_S, DASHBOARD_S = 0.2, 3.0
+PAST_S = 1.0
+"""The limit ends the process by itself on a node. A machine that was none when the command began asks Ray after it."""
+
 LATE_S = 3.0
 """A controller that was heard before that is late: it orders each node once a second, in large fleets every few."""
 
@@ -48,7 +51,7 @@ def session_on_node(wait: Wait) -> Session | QuickSession:
         else:
             wait.seen = _silence(session.heard_s)
             return session
-        if wait.ends_within(AGAIN_S):
+        if wait.ends_within(AGAIN_S) or wait.left_s < -PAST_S:
             break
     return connect()
 
@@ -60,8 +63,10 @@ def _is_fleet_here(wait: Wait, env: dict[str, str], error: ClusterError) -> bool
     """
     wait.seen = error.message
     record = load_record(run_folder())
-    if record is None or not record.dashboard:
-        return door_path(run_folder()).exists()  # a daemon that ends in order takes its door with it
+    if record is None:  # of a cluster that Longboat did not start; nothing limits the wait
+        return False
+    if not record.dashboard:  # a daemon that ends in order takes its door with it; one that is killed does not
+        return wait.left_s > wait.limit_s / 2 and door_path(run_folder()).exists()
     token = cluster_token({**os.environ, **env}, Path.home())
     try:
         if not ServeApplications(ServeRest(f"http://{record.dashboard}", token, DASHBOARD_S)).has_fleet():
