@@ -228,6 +228,17 @@ TEXTS = MediaRules(in_texts=True, max_items=2)
         {"inputs": "x", "tools": [{"function": {"description": f"![]({BAD})"}}]},
         {"inputs": "x", "tools": [{"function": {"parameters": {f"![]({BAD})": {}}}}]},
         {"inputs": f"![]({PIXEL})" * 3},
+        {"inputs": "![](docs ![](" + BAD + ")"},
+        {"inputs": "![](//169.254.169.254/a)"},
+        {"messages": [{"content": "a!"}, {"content": "[]"}, {"content": f"({BAD})"}]},
+        {"messages": [{"content": "a!"}, {"content": "["}, {"content": f"]({BAD})"}]},
+        {"messages": [{"content": "a!["}, {"content": "]"}, {"content": f"({BAD})"}]},
+        {"messages": [{"content": "a![ "}, {"content": f" ]({BAD})"}]},
+        {"messages": [{"content": "a! "}, {"content": f" []({BAD})"}]},
+        {"messages": [{"content": "a![] "}, {"content": f" ({BAD})"}]},
+        {"messages": [{"content": "a!"}, {"content": "[]("}, {"content": f"{BAD})"}]},
+        {"messages": [{"content": "a!"}, {"content": "[]"}, {"content": "("}, {"content": f"{BAD})"}]},
+        {"messages": [{"content": "![](ht"}, {"content": BAD[2:] + ")"}]},
     ],
 )
 def test_images_that_texts_name_are_read_where_the_engine_loads_them(document: dict[str, Any]) -> None:
@@ -239,6 +250,22 @@ def test_images_that_texts_name_are_read_where_the_engine_loads_them(document: d
 )
 def test_texts_without_such_images_are_taken(text: str) -> None:
     assert media_refusal({"messages": [{"role": "user", "content": f"x {text}"}]}, TEXTS) is None
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["# Logo\n![](docs/logo.png)\ntext"],
+        ["![](/static/a.png) ![](../b.png) ![](#c) ![]()"],
+        ["![](docs/logo"],
+        ["What does ![ mean, and what ![]"],
+        ["](a) is what?", "!"],
+        ["Stop!", "[]", "(sic) yes", "["],
+        ["Stop!", f"({BAD}) is an address"],
+    ],
+)
+def test_ordinary_markdown_is_taken(texts: list[str]) -> None:
+    assert media_refusal({"messages": [{"role": "user", "content": text} for text in texts]}, TEXTS) is None
 
 
 def test_texts_are_not_read_for_other_engines() -> None:
@@ -257,6 +284,20 @@ def test_schemas_of_tools_are_no_media() -> None:
     schema = {"type": "object", "properties": {"image_url": {"type": "string"}, "source": {"type": "string"}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     assert media_refusal({"tools": tools, "messages": []}, RULES) is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"structured_outputs": {"json": {"examples": [{"image_url": "a.png"}]}}},
+        {"guided_json": {"properties": {"a": {"default": {"image": "a.png"}}}}},
+        {"json_schema": {"examples": [{"image_url": "a.png"}]}},
+        {"text": {"format": {"type": "json_schema", "schema": {"examples": [{"image_url": "a.png"}]}}}},
+    ],
+)
+def test_schemas_of_answers_are_no_media(document: dict[str, Any]) -> None:
+    assert media_refusal({"messages": [], **document}, RULES) is None
+    assert media_refusal({"messages": [document]}, RULES) is not None
 
 
 @given(st.text(max_size=60))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longboat.gateway.api.large_answer import LargeAnswer
 from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader
 from longboat.gateway.http.responses import ErrorStyle, Refusal, error_event
 
@@ -158,6 +159,61 @@ def test_large_answer_is_read_wherever_its_usage_is(document: Any, size: int) ->
     assert len(body) > 1024 * 1024
     _, usage = read(AnswerKind.JSON, *(body[at : at + size] for at in range(0, len(body), size)))
     assert usage == KNOWN
+
+
+ECHOED = {"input_tokens": 0, "output_tokens": 0}
+PAD = "x" * 1_100_000
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"output": ["short"], "usage": RESPONSES_COUNTS, "metadata": {"pad": PAD, "usage": ECHOED}},
+        {"output": [PAD], "usage": RESPONSES_COUNTS, "tools": [{"parameters": {"usage": ECHOED}}]},
+        {"metadata": {"a": 'x"{[\\"' * 1000, '"usage"': ECHOED}, "usage": RESPONSES_COUNTS, "user": PAD},
+        {"metadata": {"a": "\\" * 131_101, '{"': {"usage": ECHOED}}, "output": [PAD], "usage": RESPONSES_COUNTS},
+        {"metadata": ['}]"' * 300_000, "\\", {"usage": ECHOED}], "usage": RESPONSES_COUNTS, "user": "}" * 9000},
+    ],
+)
+@pytest.mark.parametrize("size", [997, 65_536, 10_000_000])
+def test_large_answer_counts_only_its_own_usage(document: Any, size: int) -> None:
+    body = orjson.dumps(document)
+    _, usage = read(AnswerKind.JSON, *(body[at : at + size] for at in range(0, len(body), size)))
+    assert usage == KNOWN
+
+
+def test_large_answer_of_which_only_the_clients_words_tell_usage_tells_nothing() -> None:
+    document = {"output": [PAD], "metadata": {"usage": ECHOED}, "text": '"usage":{"input_tokens":0}'}
+    assert read(AnswerKind.JSON, orjson.dumps(document))[1] == Usage()
+
+
+@pytest.mark.parametrize("size", [65_536, 10_000_000])
+def test_large_message_counts_its_cached_prompt(size: int) -> None:
+    counts = {"input_tokens": 5, "cache_read_input_tokens": 1000, "cache_creation_input_tokens": 20, "output_tokens": 9}
+    for document, prompt in (
+        ({"id": "m", "type": "message", "content": [{"type": "text", "text": PAD}], "usage": counts}, 1025),
+        ({"id": "r", "output": [{"type": "message", "content": PAD}], "usage": counts}, 5),
+    ):
+        body = orjson.dumps(document)
+        _, usage = read(AnswerKind.JSON, *(body[at : at + size] for at in range(0, len(body), size)))
+        assert usage == Usage(prompt_tokens=prompt, completion_tokens=9, cached_tokens=1000)
+
+
+MEMBERS = st.dictionaries(
+    st.sampled_from(["usage", "a", '"usage', "\\"]), st.just(ECHOED) | st.text(r'"{}[]\:', max_size=9)
+)
+
+
+@given(MEMBERS, MEMBERS, st.integers(1, 64), st.integers(0, 64))
+def test_large_answer_is_read_as_json_wherever_it_is_cut(before: Any, after: Any, size: int, pad: int) -> None:
+    document = {"m": before, "usage": RESPONSES_COUNTS, "n": [after], "p": "\\" * pad, "o": {"usage": ECHOED}}
+    body = orjson.dumps(document) + b" " * 5000
+    answer = LargeAnswer()
+    for at in range(0, len(body), size):
+        answer.feed(body[at : at + size])
+    answer.end()
+    assert answer.usage is not None
+    assert answer.usage.input_tokens == 11
 
 
 def test_truncated_answer_tells_nothing() -> None:

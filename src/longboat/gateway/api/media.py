@@ -26,12 +26,22 @@ _URL_KINDS = {
     **{f"{kind}{end}": kind for kind in ("image", "audio", "video") for end in ("", "_data")},
 }
 """Field → kind of what it holds; empty: any kind."""
-_FREE = frozenset(("tools", "metadata", "response_format", "chat_template_kwargs"))
+_FREE = frozenset(
+    (
+        *("tools", "metadata", "response_format", "chat_template_kwargs"),
+        *("structured_outputs", "guided_json", "json_schema", "text"),
+    )
+)
 """Top-level fields whose content is the client's own, and never loaded."""
 _MARKS = (b'_url"', b'image"', b'audio"', b'video"', b'source"', b'_data"')
 """Ends of all fields that hold media, in as few pieces as possible: each request is searched for them."""
-_TEXT_IMAGE = re.compile(r"!\[\]\((?P<address>[^)]*)(?P<closed>\))?|\A\[?\]\(|!\[\]?\Z")
-"""An image in a text, as TGI finds it, or a piece of its mark where a prompt's template may put two texts together."""
+_TEXT_IMAGE = re.compile(r"(?:!\[\]|\A\s*\[?\])\((?P<address>[^)]*)(?P<closed>\))?")
+"""An image in a text, as TGI finds it, or its end where a prompt's template may put several texts together."""
+_TEXT_ADDRESS = re.compile(r"\A\s*\((?P<address>[^)]*)(?P<closed>\))?")
+_TEXT_MARK = re.compile(r"!\[\]\s*\Z|\A\s*\[?\]\s*\Z")
+"""A text that such a template may put before an address."""
+_LOADED = ("http:", "https:", "data:", "file:", "//")
+"""How addresses begin that an engine may load. TGI takes no others; they are ordinary in Markdown."""
 _SHOWN_CHARS = 80
 _Item = tuple[str, str, bool]  # its kind, its address or its data, and whether it is data
 
@@ -43,7 +53,7 @@ def holds_media(body: bytes) -> bool:
 
 def media_refusal(document: Any, rules: MediaRules) -> Refusal | None:
     """Return why a request may not be sent to an engine with these rules; None where it may."""
-    items = [*_items(document), *(_in_texts(document) if rules.in_texts else ())]
+    items = [*_items(document), *(_text_items(document) if rules.in_texts else ())]
     if len(items) > rules.max_items:
         return _count_refusal(len(items), rules)
     for kind, text, is_data in items:
@@ -109,28 +119,47 @@ def _of_source(source: dict[str, Any]) -> Iterator[_Item]:
             yield "", source[name], name == "data"
 
 
-def _in_texts(value: Any, *, is_part: bool = False) -> Iterator[_Item]:
-    """Yield each image that an engine finds in a text. Names of fields are texts too: prompts show tools as JSON.
+def _text_items(document: dict[str, Any]) -> Iterator[_Item]:
+    """Yield each image that an engine finds in the texts of a request."""
+    texts = list(_texts(document))
+    patterns = (_TEXT_IMAGE, _TEXT_ADDRESS) if any([_TEXT_MARK.search(text) for text in texts]) else (_TEXT_IMAGE,)
+    for text in texts:
+        for pattern in patterns:
+            for found in pattern.finditer(text):
+                if _is_loaded(found):
+                    yield "image", _address_at(found), False
+
+
+def _texts(value: Any, *, is_part: bool = False) -> Iterator[str]:
+    """Yield each text. Names of fields are texts too: prompts show tools as JSON.
 
     is_part: its text was read with that of the other parts, because engines join them
     """
     if type(value) is str:
-        yield from (("image", _address_at(found), False) for found in _TEXT_IMAGE.finditer(value))
+        yield value
     elif type(value) is list:
         parts = [one["text"] for one in value if type(one) is dict and type(one.get("text")) is str]
-        yield from _in_texts("".join(parts))
+        yield "".join(parts)
         for one in value:
-            yield from _in_texts(one, is_part=True)
+            yield from _texts(one, is_part=True)
     elif type(value) is dict:
         for name, inner in value.items():
-            yield from _in_texts(name)
+            yield name
             if not (is_part and name == "text" and type(inner) is str):
-                yield from _in_texts(inner)
+                yield from _texts(inner)
+
+
+def _is_loaded(found: re.Match[str]) -> bool:
+    """Return whether an engine may load an image. An address may go on in another text, or hold another image."""
+    start = found["address"].lstrip()[:8].lower()
+    if start.startswith(_LOADED) or "![](" in found["address"]:
+        return True
+    return not found["closed"] and any([one.startswith(start) for one in _LOADED])
 
 
 def _address_at(found: re.Match[str]) -> str:
     """Return an image's address. It gets an end that none may have where it holds another, or ends in another text."""
-    address = found["address"] or ""
+    address = found["address"]
     return address if found["closed"] and "![](" not in address else f"{found[0]}…"
 
 

@@ -15,7 +15,8 @@ import enum
 import math
 from typing import Final, NamedTuple
 
-from longboat.gateway.api.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape, seconds_of
+from longboat.gateway.api.large_answer import LargeAnswer
+from longboat.gateway.api.usage_shapes import DOCUMENT, EVENT, UNREADABLE, Event, UsageShape, seconds_of
 from longboat.gateway.native.leaf_work import counts_at, events_in, named, take_usage
 
 __all__ = ("AUDIO_TOKENS_PER_S", "AnswerKind", "Usage", "UsageReader", "take_usage_event", "usage_of_document")
@@ -23,11 +24,6 @@ __all__ = ("AUDIO_TOKENS_PER_S", "AnswerKind", "Usage", "UsageReader", "take_usa
 AUDIO_TOKENS_PER_S: Final = 50
 """The tokens that a second of audio counts where the engine reports seconds: as many as Whisper makes of it."""
 _MAX_HELD_BYTES: Final = 1024 * 1024
-_TAIL_BYTES: Final = 16 * 1024
-_NAME: Final = b'"usage"'
-_SPACE: Final = b" \t\r\n"
-_MOST_SPACE: Final = 16
-_MAX_USAGE_BYTES: Final = 4096
 
 
 class AnswerKind(enum.Enum):
@@ -60,8 +56,8 @@ class UsageReader:
         "_held_bytes",
         "_is_json",
         "_kind",
+        "_large",
         "_last",
-        "_passed",
         "_result",
         "num_events",
     )
@@ -74,7 +70,7 @@ class UsageReader:
         self._held_bytes = 0
         self._first = b""
         self._last = b""
-        self._passed: UsageShape | None = None  # the last one in a large response so far
+        self._large: LargeAnswer | None = None
         self._result: Usage | None = None
         # Server-sent events so far, about one per token; for responses that end before their usage.
         self.num_events = 0
@@ -111,20 +107,22 @@ class UsageReader:
 
     def _read(self) -> Usage:
         if self._is_json:
-            is_large = self._held_bytes > _MAX_HELD_BYTES
-            return _shape(self._passed) if is_large else usage_of_document(b"".join(self._held))
+            return usage_of_document(b"".join(self._held)) if self._large is None else _usage_of_large(self._large)
         if self._kind is AnswerKind.ANTHROPIC_EVENTS:
             return _usage_of_messages(self._first, self._last)
         return _shape(_last_usage(self._last))
 
     def _hold(self, block: bytes) -> None:
-        """Keep the response. Once it is large, keep only its tail, in which an object may have begun."""
+        """Keep the response. Once it is large, keep only what is known of it."""
+        if self._large is not None:
+            self._large.feed(block)
+            return
         self._held.append(block)
         self._held_bytes += len(block)
         if self._held_bytes > _MAX_HELD_BYTES:
-            part = b"".join(self._held)
-            self._passed = _last_usage_in(part) or self._passed
-            self._held = [part[-_TAIL_BYTES:]]
+            self._large = LargeAnswer()
+            self._large.feed(b"".join(self._held))
+            self._held.clear()
 
     def _without_usage_event(self, block: bytes) -> bytes:
         separator = _separator(block)
@@ -163,33 +161,9 @@ def usage_of_document(body: bytes) -> Usage:
     return _shape(document.usage, apart=document.type == "message")
 
 
-def _last_usage_in(part: bytes) -> UsageShape | None:
-    """Return the last whole object called ``usage`` in a part of a response. Text may hold that word, too."""
-    at = len(part)
-    while (at := part.rfind(_NAME, 0, at)) >= 0:
-        found = _usage_at(part, at + len(_NAME))
-        if found is not None:
-            return found
-    return None
-
-
-def _usage_at(part: bytes, at: int) -> UsageShape | None:
-    """Return the object that follows its name at once; None where none does, or where it has no end yet."""
-    start = part.find(b"{", at, at + _MOST_SPACE)
-    if start < 0 or part[at:start].strip(_SPACE) != b":":
-        return None
-    end = start
-    while (end := part.find(b"}", end, start + _MAX_USAGE_BYTES) + 1) > 0:
-        if part.count(b"{", start, end) == part.count(b"}", start, end):
-            return _decoded(part[start:end])
-    return None
-
-
-def _decoded(usage: bytes) -> UsageShape | None:
-    try:
-        return USAGE.decode(usage)
-    except UNREADABLE:
-        return None
+def _usage_of_large(answer: LargeAnswer) -> Usage:
+    answer.end()
+    return _shape(answer.usage, apart=answer.is_message)
 
 
 def _event_of(event: bytes) -> Event | None:
