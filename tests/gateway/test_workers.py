@@ -27,7 +27,7 @@ from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.admin.node_query import MetricsQuery, TimelineQuery
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.limits.keys import new_admin_key, new_key
-from longboat.gateway.process.workers import WorkerParent
+from longboat.gateway.process.workers import WorkerParent, _reserve
 from longboat.gateway.records.usage_store import UsageStore
 from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
 from longboat.gateway.upstreams.table import LiveTable
@@ -362,3 +362,14 @@ async def _all_serve(running: Running) -> bool:
 async def _all_answer(running: Running, without: int) -> bool:
     state = await running.control.state()
     return not state["missing"] and len(state["processes"]) == 2 and without not in state["processes"]
+
+
+def test_port_is_free_for_workers_while_connections_of_a_gateway_of_one_process_linger() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as before:  # with SO_REUSEADDR, as asyncio opens it
+        port = before.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        accepted, _ = before.accept()
+        accepted.close()  # the side that closes first keeps the port for a minute
+        client.recv(1)
+        client.close()
+    _reserve("127.0.0.1", port).close()

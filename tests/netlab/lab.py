@@ -173,8 +173,9 @@ class Host:
     def processes(self) -> dict[int, str]:
         """Process id (as the host sees it) → command line, of all that runs in this host but its first process."""
         script = r'cd /proc; for p in [0-9]*; do printf "%s %s\n" $p "$(tr "\0" " " <$p/cmdline 2>/dev/null)"; done'
-        pairs = (line.split(" ", 1) for line in self._inside().run(script).splitlines())
-        return {int(pid): text.strip() for pid, text in pairs if int(pid) != 1 and "cd /proc" not in text and text}
+        pairs = (line.partition(" ")[::2] for line in self._inside().run(script).splitlines())
+        numbered = ((int(pid), text.strip()) for pid, text in pairs if pid.isdecimal())  # a command may have lines, too
+        return {pid: text for pid, text in numbered if pid != 1 and "cd /proc" not in text and text}
 
     def _inside(self) -> _Namespaces:
         if self.namespaces is None:

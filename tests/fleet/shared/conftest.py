@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fleet.fleet_lab import FleetLab, environments
+from free_ports import free_port
 
 NO_MODELS = """name: t
 models:
@@ -37,6 +38,7 @@ def lab(cluster: FleetLab, request: pytest.FixtureRequest) -> Iterator[FleetLab]
     yield cluster
     if request.session.testsfailed > num_failed or not is_emptied(cluster):
         cluster.end()
+        cluster.port = cluster.local_port = free_port()
 
 
 def is_emptied(fleet: FleetLab) -> bool:

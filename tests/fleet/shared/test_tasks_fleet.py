@@ -194,4 +194,4 @@ def test_tokens_of_all_tasks_count_for_the_quota(up: FleetLab) -> None:
 
     wait_until("each path is refused", lambda: set(found().values()) == {429})
     rows = json.loads(up.must("usage", "--json"))["days"]
-    assert {row["model"] for row in rows if row["prompt_tokens"]} == {"e", "r", "c", "w"}
+    assert {row["model"] for row in rows if row["prompt_tokens"]} >= {"e", "r", "c", "w"}

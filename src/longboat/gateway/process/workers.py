@@ -286,6 +286,7 @@ def _reserve(host: str, port: int) -> socket.socket:
             alone.bind((host, port))
             port = alone.getsockname()[1]
         held = socket.socket(family, socket.SOCK_STREAM)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a gateway before linger
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind((host, port))
     except OSError as error:
