@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -158,6 +159,17 @@ class FleetLab:
             if pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def fleet_in_new_folder(*, own_home: bool = False) -> Iterator[FleetLab]:
+    """Give a run folder with a short path (Unix sockets), and end everything in it. own_home: keys outlive fleets"""
+    with tempfile.TemporaryDirectory(prefix="lb-", ignore_cleanup_errors=True) as folder:
+        fleet = FleetLab(Path(folder), env={"LONGBOAT_HOME": f"{folder}/home"} if own_home else {})
+        try:
+            yield fleet
+        finally:
+            fleet.end()
 
 
 def environments() -> Iterator[tuple[int, set[str]]]:

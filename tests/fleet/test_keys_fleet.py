@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from fleet.fleet_lab import FleetLab, wait_until
+from fleet.fleet_lab import FleetLab, fleet_in_new_folder, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -33,12 +31,8 @@ gateway:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[FleetLab]:
     """With a home folder of its own: keys outlive fleets."""
-    with tempfile.TemporaryDirectory(prefix="lb-", ignore_cleanup_errors=True) as folder:
-        fleet = FleetLab(Path(folder), env={"LONGBOAT_HOME": f"{folder}/home"})
-        try:
-            yield fleet
-        finally:
-            fleet.end()
+    with fleet_in_new_folder(own_home=True) as fleet:
+        yield fleet
 
 
 def apply(lab: FleetLab, limit: int) -> str:

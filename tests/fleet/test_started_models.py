@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import FleetLab, wait_until
+from fleet.fleet_lab import FleetLab, fleet_in_new_folder, wait_until
 from longboat.gateway.limits.keys import new_admin_key
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -68,13 +66,9 @@ class Person:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[FleetLab]:
-    with tempfile.TemporaryDirectory(prefix="lb-", ignore_cleanup_errors=True) as folder:
-        fleet = FleetLab(Path(folder), env={"LONGBOAT_HOME": f"{folder}/home"})
-        try:
-            fleet.must("up", fleet.write(FILE, gateway=GATEWAY), "--detach", timeout_s=240)
-            yield fleet
-        finally:
-            fleet.end()
+    with fleet_in_new_folder(own_home=True) as fleet:
+        fleet.must("up", fleet.write(FILE, gateway=GATEWAY), "--detach", timeout_s=240)
+        yield fleet
 
 
 @pytest.fixture(scope="module")

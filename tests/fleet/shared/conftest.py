@@ -6,13 +6,11 @@ a new cluster.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from fleet.fleet_lab import FleetLab, environments
+from fleet.fleet_lab import FleetLab, environments, fleet_in_new_folder
 from free_ports import free_port
 
 NO_MODELS = """name: t
@@ -24,12 +22,8 @@ models:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[FleetLab]:
     """Make the run folder of the cluster, which the first ``longboat up`` starts."""
-    with tempfile.TemporaryDirectory(prefix="lb-", ignore_cleanup_errors=True) as folder:
-        fleet = FleetLab(Path(folder))
-        try:
-            yield fleet
-        finally:
-            fleet.end()
+    with fleet_in_new_folder() as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="module")
