@@ -106,8 +106,10 @@ def is_steady(up: FleetLab, parts: tuple[str, ...]) -> bool:
     """Whether Ray's last start is far enough in the past, where these parts are its own."""
     if not {"starter", "raylet", "gcs_server"} & set(parts):
         return True
-    (starter,) = pids_of(up, "starter")
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - born_ticks(starter) / os.sysconf("SC_CLK_TCK")
+    starters = pids_of(up, "starter")
+    if len(starters) != 1:
+        return False
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - born_ticks(starters[0]) / os.sysconf("SC_CLK_TCK")
     return age_s > STEADY_S + 1.0
 
 
