@@ -17,7 +17,7 @@ from longboat.planner.predict.kernels import multiply_flops, unpacks
 from longboat.planner.predict.machine import Fabric
 
 __all__ = (
-    "MOST_IMBALANCE",
+    "IMBALANCE",
     "Pass",
     "each_work",
     "expected_experts",
@@ -33,8 +33,8 @@ ACTIVATION_PASSES = 10
 LATENCY_GROWTH = 0.3
 REDUCES_PER_LAYER = 2
 MULTIPLY_ADD = 2
-# How much fuller the fullest rank is at most where whole experts are divided.
-MOST_IMBALANCE, EVEN_TOKENS = 1.3, 512.0
+# The share by which the fullest rank is fuller at most where whole experts are divided, and tokens that halve it.
+IMBALANCE, EVEN_TOKENS = 0.3, 512.0
 HEAD = 0  # in the place of a layer's ``id``
 
 
@@ -237,7 +237,7 @@ def _imbalance(deployment: Deployment, step: Pass) -> float:
 
     Our estimate, within the 1.1 to 1.5 that is usual.
     """
-    return 1.0 + (MOST_IMBALANCE - 1.0) / (1.0 + step.tokens / EVEN_TOKENS) if deployment.expert > 1 else 1.0
+    return 1.0 + IMBALANCE / (1.0 + step.tokens / EVEN_TOKENS) if deployment.expert > 1 else 1.0
 
 
 def _attention_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> Iterator[tuple[str, float]]:

@@ -25,7 +25,7 @@ from longboat.planner.predict.features import hops_s
 from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.queueing import in_step
 from longboat.planner.predict.terms import DEFAULTS
-from longboat.planner.predict.work import MOST_IMBALANCE, Pass, each_work
+from longboat.planner.predict.work import IMBALANCE, Pass, each_work
 from longboat.planner.search.forecast import HELD_OUTPUT, Forecaster, replica_users
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.partition import Place
@@ -116,7 +116,7 @@ class Ceilings:
         constants, itl_factor, ttft_factor = self._constants(first)
         depth = len(layout.places) if self.engine.overlaps_stages else 1
         step_s, _ = self._pass_s(layout, max(1.0, running / depth), min(running, depth), decoding=True)
-        step_s /= MOST_IMBALANCE if layout.expert_parallel else 1.0
+        step_s /= 1.0 + IMBALANCE if layout.expert_parallel else 1.0
         prompt_s, busy_s = self._prompt_s(layout)
         served_s = constants["floor"] + constants["wait"] * prompt_s
         met = 0.0 if in_step(self.traffic) else LEAST_INTERFERENCE * (running - 1.0) / self.traffic.mean_output_tokens
