@@ -30,7 +30,8 @@ TABLE = ROOT / "tests/catalog/model_truth.json"
 DEFAULTS = ROOT / "src/longboat/catalog/data/config_defaults.json"
 PUBLISHED = ROOT / "tests/catalog/published_configs.json"
 FAMILIES = ROOT / "tests/catalog/families_by_default.txt"
-CLASSES = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM")
+CLASSES = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForMultimodalLM")
+CLASSES += ("AutoModelForSpeechSeq2Seq",)
 VISION_CLASS = "AutoModelForImageTextToText"
 TEXT_MAPPINGS = (
     auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -85,6 +86,7 @@ STRUCTURAL = re.compile(
 )
 FUSED = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "qkv")
 OUT = ("o_proj", "dense", "c_proj", "out_proj", "attn_proj", "resid_proj")
+KEYS_AND_VALUES = (("k_proj", "v_proj"), ("Wk", "Wv"))
 LATENT = "kv_a_proj_with_mqa"
 STATEFUL = ("Delta", "Lightning", "LinearAttention", "Mamba", "Conv", "Rwkv", "Recurrent", "Cross")
 
@@ -109,9 +111,11 @@ def kv_numbers(module: Any) -> int:
     """Return the numbers that one attention module caches for a token; 0 for a module without a cache."""
     if hasattr(module, LATENT):
         return int(module.kv_a_proj_with_mqa.out_features)
-    if hasattr(module, "k_proj") and hasattr(module.k_proj, "weight"):
-        value = getattr(module, "v_proj", None)
-        return int(module.k_proj.weight.shape[0] + (value if value is not None else module.k_proj).weight.shape[0])
+    for name, other in KEYS_AND_VALUES:
+        if hasattr(getattr(module, name, None), "weight"):
+            key = getattr(module, name)
+            value = getattr(module, other, None) or key
+            return int(key.weight.shape[0] + value.weight.shape[0])
     fused = next((getattr(module, name) for name in FUSED if hasattr(module, name)), None)
     out = next((getattr(module, name) for name in OUT if hasattr(module, name)), None)
     if fused is None or out is None:

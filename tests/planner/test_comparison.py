@@ -12,6 +12,7 @@ from longboat.planner.compare.choices import groups_of
 from longboat.planner.compare.comparison import Comparison
 from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.search.advice import quantizations_below
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecasters
 from longboat.planner.search.search import search
@@ -55,3 +56,18 @@ def test_fewer_bits_stay_within_nodes_where_a_few_nodes_ask_for_them() -> None:
     assert changed and not any(group.layout.crosses_nodes for plan in changed for group in plan.groups)
     kept = comparison.best(cluster, fewer_bits=False).plans
     assert {plan.format for plan in kept} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(("on", "formats"), [("8xA100", ["fp8", "awq"]), ("8xV100", ["gptq-int8", "gptq"])])
+def test_formats_of_old_cards_are_for_old_cards(on: str, formats: list[str]) -> None:
+    found = quantizations_below(named_model("Qwen3-32B", LIBRARY), "vllm", parse_cluster(on, LIBRARY))
+    assert [shape.quantization for shape in found] == formats
+
+
+def test_plans_behind_the_best_few_are_kept_for_what_is_said_of_their_formats() -> None:
+    on = "4x(8xH100) + 4x(8xH200) + 4x(8xA100) + 4x(8xB200), net=InfiniBand"
+    model, demand = named_model("DeepSeek-V3", LIBRARY), Demand(users=2048)
+    comparison = Comparison(shape=model, library=LIBRARY, calibration=CALIBRATION, demand=demand, quantization="")
+    found = comparison.best(parse_cluster(on, LIBRARY), fewer_bits=True)
+    assert {plan.format for plan in found.plans} == {"awq"}
+    assert "fp8" in {plan.format for plan in found.behind}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import accumulate, pairwise
 from random import Random
+from statistics import median
 
 import pytest
 
@@ -120,6 +121,21 @@ def test_bounds_spare_most_forecasts() -> None:
         made[prune] = sum("at most" in one.why for one in found.rejected)
     assert made[False] == 0
     assert made[True] > 50
+
+
+def test_bounds_on_limits_are_near_the_times() -> None:
+    """Far bounds would be right, and leave nothing out; experts that are divided by copies count too."""
+    on = parse_cluster("4x(8xH100)+4x(8xH200)+2x(8xA100), net=InfiniBand", LIBRARY)
+    forecaster = Forecasters(Demand(users=1024, slo=STRICT), CALIBRATION).of(shape("DeepSeek-V3"), "vllm")
+    bounds, one = Ceilings(forecaster), Search(pools_of(on), forecaster)
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for layout in list(one.every_layout())[::5]:
+        found = one.best(layout)
+        if found.outcome is not None:
+            excess = STRICT.excess(found.prediction.ttft_s.value, found.prediction.itl_s.value)
+            ratios[layout.expert_parallel].append(excess / bounds.least_excess(layout))
+    assert median(ratios[True]) < 1.8
+    assert median(ratios[False]) < 1.35
 
 
 def test_bounds_know_that_layers_are_whole() -> None:

@@ -46,13 +46,14 @@ ENCODERS = (
         "layoutlm",
     ),
     *("clip", "siglip", "siglip2", "vit", "dinov2", "wav2vec2", "hubert", "luke", "flaubert", "xlm", "bert-generation"),
+    *("esmc", "gte", "ibert", "jina_embeddings_v3", "modernvbert", "neomme", "perceiver", "tapas"),
 )
 ENCODER_DECODERS = (
     *("t5", "mt5", "umt5", "longt5", "bart", "mbart", "pegasus", "pegasus_x", "bigbird_pegasus", "whisper", "marian"),
     *("m2m_100", "led", "blenderbot", "blenderbot-small", "prophetnet", "switch_transformers", "nllb-moe", "fsmt"),
     *("plbart", "mvp", "t5gemma", "t5gemma2", "encoder-decoder", "vision-encoder-decoder", "seamless_m4t", "trocr"),
     *("seamless_m4t_v2", "speech_to_text", "speecht5", "moonshine", "udop", "pix2struct", "florence2", "musicgen"),
-    *("nougat", "musicgen_melody", "donut-swin"),
+    *("nougat", "musicgen_melody", "donut-swin", "canary", "cohere_asr", "dia", "pop2piano", "speech-encoder-decoder"),
 )
 RECURRENT = {
     "rwkv": "a recurrent model (RWKV)",
@@ -74,6 +75,14 @@ UNREAD = {
     "reformer": "a decoder with reversible layers",
     "xlnet": "a decoder of permutations",
     "prophetnet": "a decoder of several next tokens",
+    "blip": "a model that describes images, with cross-attention to them",
+    "git": "a model that describes images, made of layers of BERT",
+    "idefics": "a decoder with cross-attention to images",
+    "kosmos-2": "a decoder of texts and places in images",
+    "kosmos-2.5": "a decoder of texts and places in images",
+    "kyutai_speech_to_text": "a decoder of sounds with a codec of its own",
+    "pi0": "a policy for robots",
+    "vibevoice": "a model that speaks, with a decoder of sounds",
 }
 HINT = "the headers of its weights can be counted: give a folder with its safetensors files, or a GGUF file"
 

@@ -76,6 +76,7 @@ BY_TYPE: dict[str, Reader] = {
     "minimax_m1": read_minimax,
     "minimax_text_01": read_minimax,
     "mllama_text_model": read_mllama,
+    "nemotron_h": read_nemotron_h,
     "zamba2": read_zamba2,
 }
 
@@ -101,11 +102,15 @@ COMMON = frozenset(
 # exact with that one, and with any other whose own class was checked.
 TOWERS = {
     "Cohere2VisionForConditionalGeneration": "cohere2",
+    "Cosmos3OmniForConditionalGeneration": "qwen3_vl_text",
     "Glm4vForConditionalGeneration": "glm4v_text",
     "Glm4vMoeForConditionalGeneration": "glm4v_moe_text",
     "InternVLForConditionalGeneration": "qwen2",
     "Lfm2VlForConditionalGeneration": "lfm2",
     "LlavaForConditionalGeneration": "llama",
+    "LlavaNextForConditionalGeneration": "llama",
+    "LlavaNextVideoForConditionalGeneration": "llama",
+    "PaddleOCRVLForConditionalGeneration": "paddleocr_vl_text",
     "PaliGemmaForConditionalGeneration": "gemma",
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2_vl_text",

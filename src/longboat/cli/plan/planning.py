@@ -116,7 +116,7 @@ class Planner:
     def _explained(self, found: SearchResult, shape: ModelShape) -> SearchResult:
         """Return the plans with reasons: the format first; where limits are missed also what would keep them."""
         best, *others = explained(found).plans
-        if not self.quantization and (told := self._format_told(best, others, shape)):
+        if not self.quantization and (told := self._format_told(best, [*others, *found.behind], shape)):
             stored = as_computed(shape, self.library.engines.find(best.groups[0].engine))
             changed = best.groups[0].shape.quantization != stored.quantization
             best = replace(best, reasons=(told, *best.reasons), changed_format=told if changed else "")

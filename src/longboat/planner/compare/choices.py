@@ -45,11 +45,12 @@ PUBLISHED = {
 def best_of(cluster: Cluster, demand: Demand, found: Iterable[SearchResult]) -> SearchResult:
     """Return all searches' plans, ranked together, and the first's refusals without what another format allows."""
     results = list(found)
-    plans = [_idle(plan, cluster, one.cluster) for one in results for plan in one.plans]
-    kept = distinct(ranked(plans, demand))[:MAX_PLANS]
+    every = [_idle(plan, cluster, one.cluster) for one in results for plan in one.plans]
+    plans = distinct(ranked(every, demand))
+    kept, behind = plans[:MAX_PLANS], plans[MAX_PLANS:]
     titles = {plan.title for plan in kept}
     rejected = tuple(one for one in results[0].rejected if one.what not in titles) if results else ()
-    return SearchResult(cluster=cluster, demand=demand, plans=tuple(kept), rejected=rejected)
+    return SearchResult(cluster=cluster, demand=demand, plans=tuple(kept), rejected=rejected, behind=tuple(behind))
 
 
 def _idle(plan: Plan, cluster: Cluster, part: Cluster) -> Plan:

@@ -16,7 +16,16 @@ from longboat.planner.predict.efficiency import expert_read_share
 from longboat.planner.predict.kernels import multiply_flops, unpacks
 from longboat.planner.predict.machine import Fabric
 
-__all__ = ("Pass", "each_work", "expected_experts", "head_work", "layer_work", "stage_work", "work_of")
+__all__ = (
+    "IMBALANCE",
+    "Pass",
+    "each_work",
+    "expected_experts",
+    "head_work",
+    "layer_work",
+    "stage_work",
+    "work_of",
+)
 
 # Reads and writes of the hidden state in one layer, beside the multiplications: norms, residuals, rotation, conversion.
 ACTIVATION_PASSES = 10
@@ -24,6 +33,8 @@ ACTIVATION_PASSES = 10
 LATENCY_GROWTH = 0.3
 REDUCES_PER_LAYER = 2
 MULTIPLY_ADD = 2
+# The share by which the fullest rank is fuller at most where whole experts are divided, and tokens that halve it.
+IMBALANCE, EVEN_TOKENS = 0.3, 512.0
 HEAD = 0  # in the place of a layer's ``id``
 
 
@@ -222,11 +233,11 @@ def _slice_columns(deployment: Deployment, stage: Stage, weight: Weight) -> floa
 
 
 def _imbalance(deployment: Deployment, step: Pass) -> float:
-    """Return how much fuller the fullest rank is where whole experts are divided: 1.3 for few tokens, less for many.
+    """Return how much fuller the fullest rank is where whole experts are divided: less for many tokens.
 
     Our estimate, within the 1.1 to 1.5 that is usual.
     """
-    return 1.0 + 0.3 / (1.0 + step.tokens / 512.0) if deployment.expert > 1 else 1.0
+    return 1.0 + IMBALANCE / (1.0 + step.tokens / EVEN_TOKENS) if deployment.expert > 1 else 1.0
 
 
 def _attention_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> Iterator[tuple[str, float]]:

@@ -197,12 +197,14 @@ def _in_options(change: Change, demand: Demand) -> str:
 def quantizations_below(shape: ModelShape, engine: EngineKind, cluster: Cluster) -> Iterator[ModelShape]:
     """Yield the model in fewer bits, from the one that changes answers least to the one that changes them most.
 
-    Formats of 4-bit floating-point numbers are for hardware that multiplies them.
+    Formats of 4-bit floating-point numbers are for hardware that multiplies them, those of old cards for machines that
+    lack kernels for the others.
     """
     pools = pools_of(cluster)
     float4 = all(pool.machine.native == "fp4" for pool in pools)
     traits = engine_traits(engine)
-    for name in (*traits.fewer_bits, *traits.old_card_bits):
+    able = all(not lacks_kernels(pool.entry, name) for pool in pools for name in traits.fewer_bits if name != "nvfp4")
+    for name in traits.fewer_bits if able else (*traits.fewer_bits, *traits.old_card_bits):
         if (name == "nvfp4" and not float4) or any(lacks_kernels(pool.entry, name) for pool in pools):
             continue
         fewer = requantized(shape, name)

@@ -25,7 +25,7 @@ from longboat.planner.predict.features import hops_s
 from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.queueing import in_step
 from longboat.planner.predict.terms import DEFAULTS
-from longboat.planner.predict.work import Pass, each_work
+from longboat.planner.predict.work import IMBALANCE, Pass, each_work
 from longboat.planner.search.forecast import HELD_OUTPUT, Forecaster, replica_users
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.partition import Place
@@ -36,6 +36,8 @@ __all__ = ("Ceilings",)
 ROUNDING = 1.0 + 1e-9
 # The least share of each other request's prompt that a response waits for (``queueing``).
 LEAST_INTERFERENCE = 0.85
+# The part of running requests by which two looks at a limit differ.
+FEWER = 1.25
 # Seconds of a layer under the default constants, and under those of the calibration.
 Seconds = tuple[float, float]
 
@@ -79,29 +81,42 @@ class Ceilings:
     def least_excess(self, layout: Layout) -> float:
         """Return how many times its limit (``Slo.excess``) the worse of TTFT and ITL is at least, for all users.
 
-        Where at most a half, a quarter … of the users of a replica run at once, the others wait for 1, 3 … lives of
-        a request.
+        The fewer of a replica's users run at once, the shorter each takes, and the more lives of others the rest wait
+        for. So numbers of running ones are looked at in steps, from the most that find room down, until the wait alone
+        is too long.
         """
         slo, first = self.demand.slo, layout.places[0]
         numbers = {place.machine.number_bytes for place in layout.places}
-        if (slo.ttft_s is None and slo.itl_s is None) or len(numbers) > 1 or layout.expert_parallel:
+        if (slo.ttft_s is None and slo.itl_s is None) or len(numbers) > 1:
             return 1.0
-        most, _ = replica_users(self.demand.users, 1.0, layout.replicas)
-        least, waiting = inf, 0.0
-        while True:
-            running = max(1.0, most / (2.0 * (waiting + 1.0)))
-            ttft_s, itl_s = self._least_s(layout, first, running)
-            queue_s = waiting * (ttft_s + itl_s * self.traffic.mean_output_tokens)
-            least = min(least, slo.excess(ttft_s + queue_s, itl_s))
-            if running == 1.0:
-                return least / ROUNDING
-            waiting = 2.0 * waiting + 1.0
+        users, _ = replica_users(self.demand.users, 1.0, layout.replicas)
+        alone = self._least_s(layout, first, 1.0)
+        if slo.ttft_s is None:
+            return slo.excess(*alone) / ROUNDING
+
+        def excess(times: tuple[float, float], most: float) -> float:
+            """Return it where this number of requests or fewer run. times: TTFT and ITL of a running one."""
+            queue_s = (users / most - 1.0) * (times[0] + times[1] * self.traffic.mean_output_tokens)
+            return slo.excess(times[0] + queue_s, times[1])
+
+        most, least = max(1.0, min(users, self._held(layout))), inf
+        while least > excess(alone, most):
+            fewest = max(1.0, most / FEWER)
+            least = min(least, excess(self._least_s(layout, first, fewest) if fewest > 1.0 else alone, most))
+            if most == 1.0:
+                break
+            most = fewest
+        return least / ROUNDING
 
     def _least_s(self, layout: Layout, first: Place, running: float) -> tuple[float, float]:
-        """Return TTFT and ITL, in seconds, that a replica takes at least where this number of requests or more run."""
+        """Return TTFT and ITL, in seconds, that a replica takes at least where this number of requests or more run.
+
+        Ranks that divide experts are fuller the fewer tokens there are.
+        """
         constants, itl_factor, ttft_factor = self._constants(first)
         depth = len(layout.places) if self.engine.overlaps_stages else 1
         step_s, _ = self._pass_s(layout, max(1.0, running / depth), min(running, depth), decoding=True)
+        step_s /= 1.0 + IMBALANCE if layout.expert_parallel else 1.0
         prompt_s, busy_s = self._prompt_s(layout)
         served_s = constants["floor"] + constants["wait"] * prompt_s
         met = 0.0 if in_step(self.traffic) else LEAST_INTERFERENCE * (running - 1.0) / self.traffic.mean_output_tokens

@@ -44,6 +44,7 @@ class SearchResult:
     demand: Demand
     plans: tuple[Plan, ...]
     rejected: tuple[Rejected, ...]
+    behind: tuple[Plan, ...] = ()  # plans of several searches that are ranked behind the best few
     # Tokens per second that each format reaches at most on one kind of the machines alone, where that was counted.
     ceilings: Mapping[tuple[str, tuple[object, ...]], float] = field(default_factory=dict)
 

@@ -90,21 +90,25 @@ class Shortlist:
         for ceiling, index in ordered:
             if len(pools := self.layouts[index].pools) == 1:
                 self.ceilings.setdefault(pools[0], ceiling)
-        for ceiling, index in ordered:
-            if speed_step(ceiling) < speed_step(limit.tokens_per_s):
+        fast = (pair for pair in ordered if speed_step(pair[0]) >= speed_step(limit.tokens_per_s))
+        for excess_step, ceiling, index in sorted(self._with_excess(fast)):
+            if excess_step > limit.excess_step:
                 return
-            if self._misses_by_more(index, limit):
+            if speed_step(-ceiling) < speed_step(limit.tokens_per_s) or not self._may_fit(index):
                 continue
-            if self._forecast(index).fit.fits:
-                found = self._best(self.layouts[index], 1.0)
-                if found.fit.fits:
-                    yield found
+            found = self._best(self.layouts[index], 1.0)
+            if found.fit.fits:
+                yield found
 
-    def _misses_by_more(self, index: int, limit: SpeedLimit) -> bool:
-        """Return whether a layout alone misses the limits of the demand by more than the best do, for certain."""
-        if self._ceilings is None or limit.excess_step == inf:
-            return False
-        return speed_step(self._ceilings.least_excess(self.layouts[index])) > limit.excess_step
+    def _with_excess(self, ordered: Iterable[tuple[float, int]]) -> Iterator[tuple[int, float, int]]:
+        """Yield by how much each layout alone misses limits at least, as a step, then its bound below zero."""
+        for ceiling, index in ordered:
+            excess = 1.0 if self._ceilings is None else self._ceilings.least_excess(self.layouts[index])
+            yield speed_step(excess), -ceiling, index
+
+    def _may_fit(self, index: int) -> bool:
+        """Return whether nothing is known that speaks against a layout: its forecast with fewer users."""
+        return index not in self._tried or self._tried[index].fit.fits
 
     def _best_of(self, indices: Sequence[int], most: int) -> list[Forecast]:
         found: list[Forecast] = []
