@@ -16,7 +16,7 @@ from longboat.simulator.traces.mooncake import read_mooncake
 from longboat.simulator.traces.shaping import shaped
 from longboat.simulator.traces.trace_request import TraceRequest
 
-__all__ = ("SHAPES", "Load", "loads_of")
+__all__ = ("SHAPES", "Load", "Rate", "drawn", "loads_of", "read_lengths", "read_uncached")
 
 AZURE = "AzureLLMInferenceTrace_2023_conv.csv"
 MOONCAKE = "mooncake_conversation_trace.jsonl"
@@ -60,28 +60,33 @@ def loads_of(folder: Path, *, quick: bool, only: Collection[str] = ()) -> Iterat
     for rate in (1.0,) if quick else (0.8, 3.0, 8.0):
         if not only or f"mooncake x{rate:g}" in only:
             yield _mooncake(folder, rate, span_s)
-    lengths = [(one.prompt_tokens, one.output_tokens) for one in _read(folder / AZURE)]
+    lengths = [(one.prompt_tokens, one.output_tokens) for one in read_lengths(folder / AZURE)]
     for name, (rate_at, shape_s) in _shapes(quick=quick).items():
         if not only or name in only:
             yield _shaped(name, lengths, rate_at, shape_s)
 
 
 def _azure(folder: Path, rate: float, span_s: float) -> Load:
-    found = shaped(lambda salt: _read(folder / AZURE), rate_scale=rate, requests=round(5.53 * rate * span_s))
+    found = shaped(
+        lambda salt: iter(read_lengths(folder / AZURE)), rate_scale=rate, requests=round(5.53 * rate * span_s)
+    )
     return Load(f"azure x{rate:g}", list(found), SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
 
 
 def _mooncake(folder: Path, rate: float, span_s: float) -> Load:
-    kept = shaped(lambda salt: iter(_uncached(folder / MOONCAKE)), rate_scale=rate, requests=round(3.4 * rate * span_s))
+    kept = shaped(
+        lambda salt: iter(read_uncached(folder / MOONCAKE)), rate_scale=rate, requests=round(3.4 * rate * span_s)
+    )
     return Load(f"mooncake x{rate:g}", list(kept), LARGE, LARGE_LIMITS, LARGE_OBJECTIVE)
 
 
-def _read(path: Path) -> Iterator[TraceRequest]:
+def read_lengths(path: Path) -> list[TraceRequest]:
+    """Return the requests of Azure's trace."""
     with path.open() as lines:
-        yield from read_azure(lines, path.name)
+        return list(read_azure(lines, path.name))
 
 
-def _uncached(path: Path) -> list[TraceRequest]:
+def read_uncached(path: Path) -> list[TraceRequest]:
     """Return the requests with the part of each prompt that no earlier one shared, as if caches were endless."""
     known: set[bytes] = set()
     found = []
@@ -119,15 +124,21 @@ def _day(at_s: float) -> float:
     return max(0.0, -math.cos(2 * math.pi * at_s / 86_400.0)) ** 1.5
 
 
-def _shaped(name: str, lengths: list[tuple[int, int]], rate_at: Rate, span_s: float) -> Load:
-    """Draw requests of an uneven Poisson process, with lengths of the trace."""
-    draw = random.Random(name)
+def drawn(seed: str, lengths: list[tuple[int, int]], rate_at: Rate, span_s: float) -> list[TraceRequest]:
+    """Return requests of an uneven Poisson process."""
+    draw = random.Random(seed)
     most = max(rate_at(float(at)) for at in range(0, int(span_s), 5))
     found, at_s = [], 0.0
     while (at_s := at_s + draw.expovariate(most)) < span_s:
         if draw.random() * most < rate_at(at_s):
             prompt, output = lengths[draw.randrange(len(lengths))]
             found.append(TraceRequest(at_s, prompt, output))
+    return found
+
+
+def _shaped(name: str, lengths: list[tuple[int, int]], rate_at: Rate, span_s: float) -> Load:
+    """Return requests with lengths of the trace; those of days for slow engines."""
+    found = drawn(name, lengths, rate_at, span_s)
     if span_s > 86_400.0:
         return Load(name, found, SLOW, SMALL_LIMITS, SLOW_OBJECTIVE, tick_s=5.0)
     return Load(name, found, SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)

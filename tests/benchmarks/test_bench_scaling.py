@@ -11,7 +11,7 @@ from scaling_bench.clairvoyant import _bridged
 from scaling_bench.grid import Row
 from scaling_bench.loads import SMALL, SMALL_LIMITS, SMALL_OBJECTIVE, Load
 from scaling_bench.peers import PEERS
-from scaling_bench.tables import best_of, verdicts
+from scaling_bench.tables import best_of, fewest_of, markdown, verdicts
 
 from longboat.core.scaling import ModelObservation
 
@@ -66,3 +66,17 @@ def test_peer_counts_with_its_best_setting_of_equal_cost() -> None:
     assert best_of([ours, *rows[1:2]], ours, "apa").part == 0.5
     assert not list(verdicts(rows))
     assert len(list(verdicts([*rows, row("keda", 0.7, 0.995, 1.2, 3)]))) == 2
+
+
+def test_starts_are_compared_with_peers_that_keep_the_objective_at_equal_cost() -> None:
+    ours = row("longboat", 0.0, 0.993, 1.2, starts=9)
+    misses, dear = row("ray", 0.7, 0.98, 1.1, starts=1), row("apa", 0.7, 0.999, 1.3, starts=2)
+    fair = row("keda", 0.9, 0.991, 1.25, starts=7)
+    assert fewest_of([ours, misses, dear], ours) is None
+    assert fewest_of([ours, misses, dear, row("keda", 0.7, 0.992, 1.2, starts=8), fair], ours) is fair
+    assert [line for line in verdicts([ours, misses, dear, fair]) if "starts" in line] == [
+        "load, cold start 30 s: keda keeps the objective at equal cost with fewer starts: 7, not 9"
+    ]
+    least = row("clairvoyant", 0.0, 0.99, 1.0, starts=4)
+    assert [line.split(" | ")[-2:] for line in markdown([ours, least, misses, fair])][2] == ["keda 7", "4 |"]
+    assert [line.split(" | ")[-2:] for line in markdown([ours, least, misses])][2] == ["none", "4 |"]

@@ -130,6 +130,11 @@ class Forecaster:
         return self._level() or 0.0
 
     @property
+    def chance(self) -> float:
+        """Return by which part of it chance alone moves the level: one standard deviation."""
+        return 1.0 / math.sqrt(max(1.0, self.level * _window(self.level) * BIN_S))
+
+    @property
     def surge(self) -> float:
         """Mean of the newest two bins, where it is above the level by more than chance; else 0."""
         if len(self._bins) < 2:

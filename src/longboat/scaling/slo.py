@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from functools import partial
 
 from longboat.core.scaling import ModelObservation, ScaledModel, SloTarget
 from longboat.scaling.correction import Rooms
 from longboat.scaling.forecast import Forecaster
+from longboat.scaling.needs import Needs
 from longboat.scaling.rule import Want
 from longboat.scaling.time_model import TimeModel
 
@@ -18,10 +18,8 @@ _SHARE = 0.95
 """Part of the past in which the bound of the forecast would have held."""
 _OTHER_HORIZON = 1.4
 """Ratio from which on another cold start needs forecasts of another horizon."""
-_LEAST_PATIENCE_S, _PATIENCE_S = 90.0, 140.0
+_LEAST_PATIENCE_S, _PATIENCE_S, _NEAR_PATIENCE_S = 90.0, 140.0, 300.0
 _CATCH_UP_S = 30.0
-_LASTING = 1.0 / 12.0
-"""Part of a cold start for which a need must last: a shorter one is over long before the replica is ready."""
 _OVER_MEASURED = 1.05
 """There is always room for this many times the measured rate: few late requests lower the forecast's margin only."""
 
@@ -35,8 +33,7 @@ class SloRule:
         self._forecaster = Forecaster(horizon_s=self._cold_s, share=_SHARE)
         self._time = TimeModel(model, target)
         self._room = Rooms()
-        self._newest: deque[tuple[float, int]] = deque()  # needs of the last while
-        self._needs: deque[tuple[float, int]] = deque()  # falling needs, for the highest of the patience
+        self._needs: Needs | None = None  # none before the first count
         self._busy_s = -math.inf  # when there was a request last
         self._short_s = math.inf  # since when more are needed; endless where none is
         self._wanted = math.inf  # count whose delay is over while there is not room for all of it; endless: none
@@ -81,11 +78,14 @@ class SloRule:
         forecast = self._forecaster.forecast()
         behind = self._seen.waiting / max(_CATCH_UP_S, self._cold_s)
         measured, room = max(self._forecaster.level, self._forecaster.surge), self._room.factor
-        needed = self._time.needed(max(room * forecast.upper, max(room, _OVER_MEASURED) * measured) + behind)
-        foreseen = max(forecast.upper, measured)
-        staying = needed if needed >= current else max(needed, self._time.needed(max(1.0, room) * foreseen + behind))
-        held = self._held(now_s, staying, current)
-        needed = self._lasting(now_s, needed)
+        load = max(room * forecast.upper, max(room, _OVER_MEASURED) * measured) + behind
+        staying = max(load, max(1.0, room) * max(forecast.upper, measured) + behind)  # what leaves cannot come back
+        if self._needs is None:
+            self._needs = Needs(now_s, current)
+        need, near = self._time.needed, 1.0 + self._forecaster.chance
+        held = self._needs.falling(now_s, need(staying), need(near * staying), *self._patience_s())
+        few_are_late = room <= 1.0
+        needed = self._needs.rising(now_s, need(load / near if few_are_late else load), need(load), self._cold_s)
         terms = {
             "rate": self._forecaster.level,
             "forecast": forecast.upper,
@@ -105,34 +105,19 @@ class SloRule:
             self._wanted = needed
             return Want(replicas=needed, reason=f"{words} ({forecast.name}), need {needed}", terms=terms)
         if held < current:
-            words = f"{words}: {held} sufficed for {self._patience_s():.0f} s"
+            words = f"{words}: {held} sufficed for {self._patience_s()[0]:.0f} s"
             return Want(replicas=held, needed=needed, reason=words, terms=terms)
         return Want(replicas=current, needed=needed, reason=f"{words}, need {needed}", terms=terms)
 
-    def _lasting(self, now_s: float, needed: int) -> int:
-        """Return the least need of the last while."""
-        self._newest.append((now_s, needed))
-        while self._newest[0][0] < now_s - _LASTING * self._cold_s:
-            self._newest.popleft()
-        return min(one for _, one in self._newest)
+    def _patience_s(self) -> tuple[float, float]:
+        """Return how long fewer must suffice, and how long where the load is near the edge.
 
-    def _held(self, now_s: float, needed: int, current: int) -> int:
-        """Return the highest need of the patience; the first count stays that long too.
-
-        needed: for the whole forecast, where the room is less: what leaves cannot come back within a cold start
+        Keeping a replica costs about as much in that time as starting it again.
         """
-        if not self._needs:
-            self._needs.append((now_s, max(needed, current)))
-        while self._needs and self._needs[-1][1] <= needed:
-            self._needs.pop()
-        self._needs.append((now_s, needed))
-        while self._needs[0][0] < now_s - self._patience_s():
-            self._needs.popleft()
-        return self._needs[0][1]
-
-    def _patience_s(self) -> float:
-        """Return how long fewer must suffice: keeping a replica costs no more then than starting it again."""
         given = self._target.downscale_delay_s
         if given is not None:
-            return given
-        return max(self._cold_s, min(_PATIENCE_S, _LEAST_PATIENCE_S + 2.0 * self._cold_s))
+            return given, given
+        return (
+            max(self._cold_s, min(_PATIENCE_S, _LEAST_PATIENCE_S + 2.0 * self._cold_s)),
+            max(self._cold_s, _NEAR_PATIENCE_S),
+        )

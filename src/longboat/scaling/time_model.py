@@ -40,7 +40,8 @@ class TimeModel:
         self._mix: Mix | None = None
         self._mixed_s = -math.inf
         self._first_s = math.inf  # when a request ended first
-        self._counted: tuple[float, float, int] = (-1.0, -1.0, 1)  # rate, time of the mix, and their need
+        self._counted: dict[float, int] = {}  # needs by rate, of the present mix
+        self._newest = (-1.0, 1)  # the rate that was looked at last, and its need
 
     @property
     def knows_lengths(self) -> bool:
@@ -60,21 +61,28 @@ class TimeModel:
         changed = self._learn(seen, rate)
         if self._lengths and (changed or now_s - self._mixed_s >= _MIX_S):
             self._mix, self._mixed_s = mix_of(tuple(self._lengths), self._speed), now_s
+            self._counted.clear()
 
     def needed(self, rate: float) -> int:
         """Return the replicas that keep all objectives at a rate of requests; lengths must be known."""
-        known_rate, known_mix, known = self._counted
-        if self._mix is None or (known_rate == rate and known_mix == self._mixed_s):
-            return known
-        model, mix, speed = self._model, self._mix, self._speed
-        least, most = max(1, model.min_replicas), model.max_replicas
-        counts = [replicas_for(rate, mix, speed, one, least=least, most=most) for one in self._target.objectives]
-        self._counted = (rate, self._mixed_s, max(counts))
-        return self._counted[2]
+        if self._mix is None:
+            return self._newest[1]
+        if rate not in self._counted:
+            self._counted[rate] = self._count(rate, self._mix)
+        self._newest = (rate, self._counted[rate])
+        return self._newest[1]
+
+    def _count(self, rate: float, mix: Mix) -> int:
+        near = self._newest[1]
+        least, most = max(1, self._model.min_replicas), self._model.max_replicas
+        return max(
+            replicas_for(rate, mix, self._speed, one, least=least, most=most, near=near)
+            for one in self._target.objectives
+        )
 
     def hopeless(self, objective: Objective) -> float:
         """Return the part of the requests that miss an objective with twice the replicas that were needed last."""
-        rate, _, needed = self._counted
+        rate, needed = self._newest
         if self._mix is None or rate < 0.0:
             return 0.0
         return late_share(rate, 2 * needed, self._mix, self._speed, objective)

@@ -1,0 +1,152 @@
+"""Loads on which no constant of the scaler was chosen: other windows of the traces, and rates and lengths from chance.
+
+They were written down before the scaler was played on any of them. ``held_out_of`` yields them; their figures say how
+far the rule carries, so a rule is not fitted to them: where one of them leads to a change, it is held out no longer.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from longboat.core.scaling import Objective
+from longboat.simulator.engine.step_time import StepTime
+from longboat.simulator.traces.trace_request import TraceRequest
+from scaling_bench.loads import (
+    AZURE,
+    LARGE,
+    LARGE_LIMITS,
+    LARGE_OBJECTIVE,
+    MOONCAKE,
+    SMALL,
+    SMALL_LIMITS,
+    SMALL_OBJECTIVE,
+    Load,
+    Rate,
+    drawn,
+    read_lengths,
+    read_uncached,
+)
+
+__all__ = ("HELD_OUT", "held_out_of")
+
+_HOUR, _DAY = 3600.0, 86_400.0
+_SPAN_S = 3400.0
+
+# Forty times as slow as that for Azure's requests, so that nine days have few requests; decisions come each 20 s.
+_SLOWEST = StepTime(base_s=0.8, prompt_token_s=8e-3, sequence_s=2e-2, kv_token_s=8e-6)
+_SLOWEST_OBJECTIVE = Objective(ttft_ms=80_000.0, itl_ms=4000.0)
+
+
+def held_out_of(folder: Path, only: Collection[str] = ()) -> Iterator[Load]:
+    """Yield the loads. only: their names; empty: all"""
+    for name, make in HELD_OUT.items():
+        if not only or name in only:
+            yield make(name, folder)
+
+
+def _azure_backwards(name: str, folder: Path) -> Load:
+    """Return Azure's hour played backwards, laid over itself with a quarter of an hour between."""
+    return Load(name, _laid(_backwards(read_lengths(folder / AZURE)), 2, 871.0), SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
+
+
+def _azure_short(name: str, folder: Path) -> Load:
+    """Return the requests of Azure that ask for few tokens, at three times the rate of all of them."""
+    rows = [one for one in read_lengths(folder / AZURE) if one.output_tokens < 150]
+    return Load(name, _laid(rows, 3, 641.0), SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
+
+
+def _mooncake_backwards(name: str, folder: Path) -> Load:
+    """Return the second half of Mooncake's hour backwards, laid four times over itself."""
+    rows = read_uncached(folder / MOONCAKE)
+    return Load(name, _laid(_backwards(rows[len(rows) // 2 :]), 4, 397.0), LARGE, LARGE_LIMITS, LARGE_OBJECTIVE)
+
+
+def _wandering(name: str, folder: Path) -> Load:
+    """Return a rate whose logarithm wanders by chance, around 8 requests a second, with lengths from chance."""
+    draw = random.Random("a wandering rate")
+    logs = [0.0]
+    for _ in range(int(_HOUR / 5)):
+        logs.append(0.995 * logs[-1] + 0.05 * draw.gauss(0.0, 1.0))
+    return _small(name, lambda t: 8.0 * math.exp(max(-1.5, min(1.2, logs[int(t / 5)]))), _HOUR, _chance_lengths())
+
+
+def _steps(name: str, folder: Path) -> Load:
+    """Return a rate that changes at moments of chance, each five minutes on average, by at most a half."""
+    draw = random.Random("steps")
+    times, rates = [0.0], [7.0]
+    while times[-1] < _HOUR:
+        times.append(times[-1] + draw.expovariate(1 / 300.0))
+        rates.append(min(20.0, max(3.0, rates[-1] * draw.uniform(0.67, 1.5))))
+    return _small(name, lambda t: rates[sum(one <= t for one in times) - 1], _HOUR, _chance_lengths())
+
+
+def _saw(name: str, folder: Path) -> Load:
+    """Return a rate that rises from 4 to 14 requests a second in 37 minutes, falls at once, and rises again."""
+    return _small(name, lambda t: 4.0 + 10.0 * (t % 2220.0) / 2220.0, 1.5 * _HOUR, _chance_lengths())
+
+
+def _bursty(name: str, folder: Path) -> Load:
+    """Return requests that come in groups of chance, of four on average."""
+    draw, found, at_s = random.Random("groups"), list[TraceRequest](), 0.0
+    lengths = _chance_lengths()
+    while (at_s := at_s + draw.expovariate(2.5)) < _HOUR:
+        for _ in range(1 + int(draw.expovariate(1 / 3.5))):
+            prompt, output = lengths[draw.randrange(len(lengths))]
+            found.append(TraceRequest(at_s, prompt, output))
+    return Load(name, found, SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
+
+
+def _week(name: str, folder: Path) -> Load:
+    """Return nine days of office hours, with less on the sixth and seventh day."""
+
+    def rate_at(at_s: float) -> float:
+        day = int(at_s / _DAY) % 7
+        return 0.03 + (0.05 if day in (5, 6) else 0.2) * max(0.0, -math.cos(2 * math.pi * at_s / _DAY)) ** 1.5
+
+    load = _small(name, rate_at, 9 * _DAY, _chance_lengths())
+    return replace(load, time=_SLOWEST, objective=_SLOWEST_OBJECTIVE, tick_s=20.0)
+
+
+HELD_OUT: dict[str, Callable[[str, Path], Load]] = {
+    "azure backwards": _azure_backwards,
+    "azure short": _azure_short,
+    "mooncake backwards": _mooncake_backwards,
+    "wandering": _wandering,
+    "steps": _steps,
+    "saw": _saw,
+    "bursty": _bursty,
+    "week": _week,
+}
+
+
+def _small(name: str, rate_at: Rate, span_s: float, lengths: list[tuple[int, int]]) -> Load:
+    return Load(name, drawn(name, lengths, rate_at, span_s), SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
+
+
+def _chance_lengths() -> list[tuple[int, int]]:
+    """Return lengths of logarithmic normal distributions: prompts around 700 tokens, outputs around 160."""
+    draw = random.Random("lengths")
+    return [
+        (min(8000, 1 + int(draw.lognormvariate(6.55, 0.8))), min(1500, 1 + int(draw.lognormvariate(5.1, 0.7))))
+        for _ in range(5000)
+    ]
+
+
+def _backwards(rows: list[TraceRequest]) -> list[TraceRequest]:
+    last_s = rows[-1].at_s
+    return [TraceRequest(last_s - one.at_s, one.prompt_tokens, one.output_tokens) for one in reversed(rows)]
+
+
+def _laid(rows: list[TraceRequest], times: int, apart_s: float) -> list[TraceRequest]:
+    """Return a trace laid over itself, each time shifted further around its own end."""
+    begin_s, span_s = rows[0].at_s, rows[-1].at_s - rows[0].at_s
+    found = [
+        TraceRequest((one.at_s - begin_s + turn * apart_s) % span_s, one.prompt_tokens, one.output_tokens)
+        for turn in range(times)
+        for one in rows
+    ]
+    return sorted((one for one in found if one.at_s < _SPAN_S), key=lambda one: one.at_s)
