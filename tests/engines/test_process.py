@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -15,7 +16,7 @@ import pytest
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import RankCommand
-from longboat.engines.launch.process import RankExit, RankProcess, reap, start_rank
+from longboat.engines.launch.process import RankExit, RankProcess, keeper_argv, reap, start_rank
 
 DEADLINE_S = 20.0
 WITH_CHILD = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
@@ -181,3 +182,18 @@ async def test_a_rank_lives_while_its_lease_is_renewed(tmp_path: Path, marks: di
         rank.renew(600)
         await asyncio.sleep(1.0)
         assert is_alive(rank.pid)
+
+
+def test_keeper_loads_none_of_the_modules_that_would_double_its_memory() -> None:
+    *_, script = keeper_argv()
+    program = f"import sys; sys.path.insert(0, {os.path.dirname(script)!r}); import keeper; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "keeper" in loaded
+    assert not loaded & {"argparse", "collections", "contextlib", "enum", "json", "re", "shutil", "signal", "typing"}
+
+
+def test_keeper_told_nonsense_names_its_options(capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (["stray"], ["--lifeline", "3"], ["--lifeline", "x", "--status", "4", "--", "true"]):
+        assert subprocess.run(keeper_argv(*words), check=False).returncode == 2
+        assert "--lifeline FD --status FD" in capfd.readouterr().err

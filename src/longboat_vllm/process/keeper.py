@@ -1,7 +1,8 @@
 """Keeps one rank: starts the engine's main process, ends the whole rank when its owner goes, and reports how it ended.
 
 Runs as a script without anything installed (``python -I keeper.py --lifeline FD --status FD -- argv…``) and, after a
-zygote's fork, as a function (:func:`keep`). Standard library only, one thread.
+zygote's fork, as a function (:func:`keep`). Standard library only, one thread. A node has as many keepers as ranks, so
+it imports little: ``re``, ``json``, ``signal``, ``contextlib`` and what these import would double a keeper's memory.
 
     owner ──lifeline pipe──► keeper (session leader, subreaper) ──► main (own process group) ──► its children
           ◄──status pipe───
@@ -13,18 +14,18 @@ The status pipe carries one JSON object per line: ``started`` first, ``exit`` wh
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import ctypes
-import json
 import os
-import re
 import select
-import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+
+TYPE_CHECKING = False  # of the module typing, which is not imported
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+else:
+    import _signal as signal
 
 __all__ = (
     "DEFAULT_GRACE_S",
@@ -40,6 +41,9 @@ __all__ = (
 
 DEFAULT_GRACE_S = 10.0
 MARK_SPACE = "LONGBOAT_MARK_SPACE"
+USAGE = """usage: keeper.py --lifeline FD --status FD [--grace SECONDS] -- ARGV
+       keeper.py --detach LOG -- ARGV
+       keeper.py --reap NAME=VALUE… [--older-than-generation N]"""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -48,9 +52,9 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal
 _REAP_ROUNDS = 200
 _LOOK_AT_LEAST_EVERY_S = 60.0
 _PAUSE_S = 1.0
-_ENGINE_MEMORY = re.compile(
-    r"(/dev/shm/(?:psm_|wnsm_|vllm_|torch_|nccl-|sem\.mp-)[^/\n]*?)(?: \(deleted\))?$", re.MULTILINE
-)
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108
+_ENGINE_MEMORY = ("psm_", "wnsm_", "vllm_", "torch_", "nccl-", "sem.mp-")
+_DELETED = " (deleted)"
 
 
 def _prctl(option: int, value: object) -> None:
@@ -100,10 +104,12 @@ def _process_table() -> dict[int, tuple[int, int]]:
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
+            try:
                 state, parent, _group, session = _stat_fields(int(name))[:4]
-                if state not in "ZX":
-                    table[int(name)] = (int(parent), int(session))
+            except (OSError, ValueError):
+                continue  # it ended
+            if state not in "ZX":
+                table[int(name)] = (int(parent), int(session))
     return table
 
 
@@ -123,8 +129,10 @@ def descendants(root: int, table: Mapping[int, tuple[int, int]] | None = None) -
 
 
 def _kill(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    try:
         os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
 
 
 # --- what a killed rank would leave ----------------------------------------------------------------------------------
@@ -136,11 +144,22 @@ def shared_memory_of(pids: Iterable[int], since_s: float) -> set[str]:
     A killed process cannot unlink what it made, and it stays in memory. Only names that Python, vLLM, torch and NCCL
     give are included: a model that a user keeps in /dev/shm is mapped too.
     """
-    found = set()
+    found: set[str] = set()
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            found.update(_ENGINE_MEMORY.findall(file.read()))
+        try:
+            with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+                found.update(_engine_memory(file))
+        except OSError:
+            pass
     return {path for path in found if _changed_at(path) >= since_s}
+
+
+def _engine_memory(maps: Iterable[str]) -> Iterator[str]:
+    """Find the shared memory of engines in the lines of /proc/PID/maps."""
+    for line in maps:
+        _, mark, name = line.rstrip("\n").removesuffix(_DELETED).rpartition(_SHARED_MEMORY)
+        if mark and name.startswith(_ENGINE_MEMORY) and "/" not in name:
+            yield mark + name
 
 
 def _changed_at(path: str) -> float:
@@ -153,8 +172,16 @@ def _changed_at(path: str) -> float:
 def unlink_all(paths: Iterable[str]) -> None:
     """Remove files that still exist."""
     for path in paths:
-        with contextlib.suppress(OSError):
+        try:
             os.unlink(path)
+        except OSError:
+            pass
+
+
+def _remove_folder(path: str) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
 
 
 class _Scratch:
@@ -170,7 +197,7 @@ class _Scratch:
         """Remove what killed keepers left."""
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.isdigit() and not os.path.exists(f"/proc/{name}"):
-                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+                _remove_folder(os.path.join(folder, name))
 
     def use(self) -> None:
         """Make this process, and those that it starts, put temporary files here."""
@@ -179,7 +206,7 @@ class _Scratch:
 
     def remove(self) -> None:
         if self.path:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove_folder(self.path)
 
 
 # --- keeping ---------------------------------------------------------------------------------------------------------
@@ -293,10 +320,13 @@ class _Keeper:  # size: one loop over one rank; what it watches is its state
             return "its owner is gone"
         if b"K" in data:
             return "its owner ordered it to end now"
-        for seconds in re.findall(rb"L *(\d+(?:\.\d+)?) ", data):
-            self.lease_until_s = time.monotonic() + float(seconds)
-        for seconds in re.findall(rb"T *(\d+(?:\.\d+)?)?", data):
-            self._end_gently(float(seconds) if seconds else self.grace_s)
+        words = data.split()
+        for word, after in zip(words, [*words[1:], b""], strict=True):
+            seconds = float(after) if after[:1].isdigit() else None
+            if word == b"L" and seconds is not None:
+                self.lease_until_s = time.monotonic() + seconds
+            elif word == b"T":
+                self._end_gently(self.grace_s if seconds is None else seconds)
         return ""
 
     def _end_gently(self, grace_s: float) -> None:
@@ -326,13 +356,22 @@ class _Keeper:  # size: one loop over one rank; what it watches is its state
         unlink_all(self.memory)
         self.scratch.remove()
 
-    def _exit_event(self) -> dict[str, object]:
+    def _exit_event(self) -> dict[str, int | str | None]:
         code = os.waitstatus_to_exitcode(self.main_status or 0)
         return {"event": "exit", "returncode": code if code >= 0 else None, "signal": -code if code < 0 else None}
 
-    def _say(self, event: Mapping[str, object]) -> None:
-        with contextlib.suppress(OSError):  # the reader is gone
-            os.write(self.status_fd, json.dumps(event).encode() + b"\n")
+    def _say(self, event: Mapping[str, int | str | None]) -> None:
+        try:
+            os.write(self.status_fd, _json_line(event))
+        except OSError:
+            pass  # the reader is gone
+
+
+def _json_line(event: Mapping[str, int | str | None]) -> bytes:
+    """Write an event whose words need no escape."""
+    words = {name: f'"{value}"' if isinstance(value, str) else str(value) for name, value in event.items()}
+    text = ", ".join(f'"{name}": {word}' for name, word in words.items())
+    return f"{{{text}}}\n".replace(": None", ": null").encode()
 
 
 def keep(
@@ -457,31 +496,42 @@ def _env_tags(words: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="keeper.py", description="Keep one rank of an engine, or reap orphans.")
-    parser.add_argument("--lifeline", type=int, metavar="FD", help="the rank ends when this reaches end of file")
-    parser.add_argument("--status", type=int, metavar="FD", help="where events are written as JSON lines")
-    parser.add_argument("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help="seconds from TERM to KILL")
-    parser.add_argument(
-        "--detach", metavar="LOG", help="run the command detached from this process; its pid is printed"
-    )
-    parser.add_argument("--reap", nargs="+", metavar="NAME=VALUE", help="kill every process that carries these tags")
-    parser.add_argument("--older-than-generation", type=int, metavar="N")
-    return parser
+def _options(words: Iterable[str]) -> dict[str, list[str]]:
+    """Return each option with the words after it. Raises ValueError for a word without an option."""
+    options: dict[str, list[str]] = {}
+    values: list[str] | None = None
+    for word in words:
+        if word.startswith("--"):
+            values = options[word] = []
+        elif values is None:
+            raise ValueError(f"{word} follows no option")
+        else:
+            values.append(word)
+    return options
+
+
+def _run(options: Mapping[str, list[str]], argv: Sequence[str]) -> None:
+    """Do what the options order. Raises KeyError and ValueError where they order nothing."""
+    if tags := options.get("--reap"):
+        older_than = options.get("--older-than-generation")
+        print(*reap(_env_tags(tags), int(older_than[0]) if older_than else None))
+    elif "--detach" in options and argv:
+        _detach_command(argv, *options["--detach"])
+    elif argv:
+        (lifeline_fd,), (status_fd,) = options["--lifeline"], options["--status"]
+        _keep_command(argv, int(lifeline_fd), int(status_fd), float(options.get("--grace", [DEFAULT_GRACE_S])[0]))
+    else:
+        raise ValueError("nothing is ordered")
 
 
 def main(words: Sequence[str]) -> int:
     """Run the script's command line; see the module's docstring."""
     split = words.index("--") if "--" in words else len(words)
-    options, argv = _parser().parse_args(words[:split]), list(words[split + 1 :])
-    if options.reap:
-        print(*reap(_env_tags(options.reap), options.older_than_generation))
-    elif options.detach and argv:
-        _detach_command(argv, options.detach)
-    elif options.lifeline is not None and options.status is not None and argv:
-        _keep_command(argv, options.lifeline, options.status, options.grace)
-    else:
-        _parser().error("give --lifeline FD --status FD -- argv…, --detach LOG -- argv… or --reap NAME=VALUE…")
+    try:
+        _run(_options(words[:split]), list(words[split + 1 :]))
+    except (KeyError, ValueError) as error:
+        print(f"keeper.py: {error!r}\n{USAGE}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -30,7 +30,7 @@ from longboat.cluster.host.record import (
     save_record,
 )
 from longboat.core.errors import ClusterError, LongboatError
-from longboat.engines.launch.process import keeper_path
+from longboat.engines.launch.process import keeper_argv
 from longboat.folders import run_folder
 
 __all__ = (
@@ -286,7 +286,7 @@ def _end_runner(record: ClusterRecord, how: signal.Signals) -> None:
 
 def _reap(marks: Mapping[str, str]) -> list[int]:
     """SIGKILL what carries ``marks``, but for ourselves; the pids."""
-    argv = [sys.executable, "-I", "-S", keeper_path(), "--reap", *(f"{name}={value}" for name, value in marks.items())]
+    argv = keeper_argv("--reap", *(f"{name}={value}" for name, value in marks.items()))
     done = subprocess.run(argv, capture_output=True, text=True, timeout=_REAP_DEADLINE_S)
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]

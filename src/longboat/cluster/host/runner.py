@@ -30,7 +30,7 @@ from longboat.cluster.host.ray_processes import all_pids, child_named, end_proce
 from longboat.cluster.host.ray_start import NextStart, can_connect
 from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record, save_record
 from longboat.core.errors import ClusterError
-from longboat.engines.launch.process import keeper_path
+from longboat.engines.launch.process import keeper_argv
 from longboat.file_lock import FileLock
 
 __all__ = ("backoff_s", "is_final", "last_words", "main")
@@ -233,7 +233,7 @@ class _Runner:
         with contextlib.suppress(ClusterError):
             end_processes_of_ray(self._record.temp_dir, self._record.session)
         for gang in _gangs_here(self._record.run):
-            argv = [sys.executable, "-I", "-S", keeper_path(), "--reap", f"LONGBOAT_GANG={gang}"]
+            argv = keeper_argv("--reap", f"LONGBOAT_GANG={gang}")
             argv.append(f"LONGBOAT_RUN={self._record.run}")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(argv, timeout=_REAP_DEADLINE_S, check=False)

@@ -20,10 +20,14 @@ from longboat.core.errors import EngineError
 from longboat.engines.contract import RankCommand
 from longboat.engines.launch.overlay import engine_package
 
-__all__ = ("Forker", "RankExit", "RankProcess", "keeper_path", "rank_environment", "reap", "start_rank")
+__all__ = ("Forker", "RankExit", "RankProcess", "keeper_argv", "rank_environment", "reap", "start_rank")
 
 START_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
+_RUN_KEEPER = (
+    "import sys; sys.path.insert(0, sys.argv[1].rpartition('/')[0]); import keeper; del sys.path[0]; "
+    "sys.exit(keeper.main(sys.argv[2:]))"
+)
 _FIXED_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
 """Keeps process titles from overwriting the environment in /proc, where orphans are found; logs are not buffered."""
 
@@ -151,9 +155,12 @@ def rank_environment(command: RankCommand, env_tags: Mapping[str, str]) -> dict[
     return {**_FIXED_ENV, **command.env, **env_tags}
 
 
-def keeper_path() -> str:
-    """Return the path of the keeper, which needs only the standard library."""
-    return str(engine_package() / "process" / "keeper.py")
+def keeper_argv(*words: str) -> list[str]:
+    """Return the command line of the keeper, which needs only the standard library.
+
+    It is imported and not run as a script: Python keeps the compiled code of a module, and compiles a script each time.
+    """
+    return [sys.executable, "-I", "-S", "-c", _RUN_KEEPER, str(engine_package() / "process" / "keeper.py"), *words]
 
 
 async def reap(env_tags: Mapping[str, str], *, older_than_generation: int | None = None) -> tuple[int, ...]:
@@ -166,7 +173,7 @@ async def reap(env_tags: Mapping[str, str], *, older_than_generation: int | None
     if older_than_generation is not None:
         words += ["--older-than-generation", str(older_than_generation)]
     process = await asyncio.create_subprocess_exec(
-        *_keeper_argv(*words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *keeper_argv(*words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     output, errors = await asyncio.wait_for(process.communicate(), _REAP_DEADLINE_S)
     if process.returncode != 0:
@@ -177,10 +184,6 @@ async def reap(env_tags: Mapping[str, str], *, older_than_generation: int | None
     return tuple(int(word) for word in output.split())
 
 
-def _keeper_argv(*words: str) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", keeper_path(), *words)
-
-
 async def _start_keeper(
     command: RankCommand, env_tags: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
 ) -> None:
@@ -189,7 +192,7 @@ async def _start_keeper(
     What ends this process's children must not end the keeper before its rank.
     """
     env = {**os.environ, **rank_environment(command, env_tags)}
-    argv = _keeper_argv("--lifeline", str(lifeline_fd), "--status", str(status_fd), "--", *command.argv)
+    argv = keeper_argv("--lifeline", str(lifeline_fd), "--status", str(status_fd), "--", *command.argv)
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,

@@ -14,7 +14,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import EngineEnvironment, RankCommand
-from longboat.engines.launch.process import keeper_path, rank_environment
+from longboat.engines.launch.process import keeper_argv, rank_environment
 from longboat.engines.launch.zygote_files import (
     born_at,
     is_alive,
@@ -224,7 +223,7 @@ def _spawn(path: Path, wanted: _Wanted) -> int:
         env["PYTHONPATH"] = wanted.overlay
     words = ["--socket", str(path.with_suffix(".sock")), "--token-file", str(path.with_suffix(".token"))]
     words += ["--fingerprint", wanted.environment.fingerprint, "--lifeline-pid", str(wanted.lifeline_pid)]
-    argv = [sys.executable, "-I", "-S", keeper_path(), "--detach", str(path.with_suffix(".log")), "--"]
+    argv = keeper_argv("--detach", str(path.with_suffix(".log")), "--")
     argv += [wanted.environment.python, "-m", wanted.module, *words, *wanted.options]
     try:
         done = subprocess.run(
