@@ -34,6 +34,7 @@ from longboat.folders import home_folder
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from file_order import files_marked  # noqa: E402
 from netlab.lab import why_unavailable  # noqa: E402
 
 BIN = Path(sys.executable).parent
@@ -271,9 +272,8 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
         words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
-        words += (
-            [] if groups[0] in NEEDS_NOTHING else ["--randomly-dont-reorganize"]
-        )  # a cluster's tests tell one story
+        if groups[0] not in NEEDS_NOTHING:  # a cluster's tests tell one story
+            words += ["--randomly-dont-reorganize", *(f"tests/{file}" for file in files_marked(NEEDS_ENGINES))]
         code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
         outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s, code=code)
         if report.exists():
