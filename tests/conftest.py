@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from file_order import make_scheduler, place_of
+from file_order import files_marked, make_scheduler, place_of
 
 HERE = Path(__file__).parent
 pytest_plugins = ("netlab.plugin", "engines.sglang_node", "engines.vllm_node")
@@ -30,9 +30,17 @@ settings.register_profile(
 settings.load_profile("longboat")
 
 
+COLLECTED_BY = ("engine", "ray", "net", "slow")
+"""Marks by whose words in a file ``make test`` finds the files that it collects."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests into the order of ``file_order``. Other order stays random."""
     items.sort(key=_place)
+    having = {item.path for item in items if any(item.get_closest_marker(mark) for mark in COLLECTED_BY)}
+    found = {HERE / file for file in files_marked(COLLECTED_BY)}
+    if lost := sorted(str(path) for path in having - found if path.is_relative_to(HERE)):
+        raise pytest.UsageError(f"write pytest.mark.NAME in these files, or make test leaves them out: {lost}")
 
 
 def _place(item: pytest.Item) -> tuple[int, bool, bool]:

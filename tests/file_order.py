@@ -1,10 +1,15 @@
-"""In which order files of tests run, and which of them one process takes."""
+"""In which order files of tests run, which of them one process takes, and which a group of tests has to collect."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-__all__ = ("LONGEST", "SHARING", "make_scheduler", "place_of", "scope_of")
+__all__ = ("LONGEST", "SHARING", "files_marked", "make_scheduler", "place_of", "scope_of")
+
+HERE = Path(__file__).parent
 
 LONGEST = (
     "fleet/shared/test_changes.py",
@@ -58,3 +63,16 @@ def make_scheduler(config: Any, log: Any, *, root: str = "tests/") -> Any:
             return scope_of(super()._split_scope(nodeid).removeprefix(root))
 
     return ByFileOrFolder(config, log)
+
+
+def files_marked(marks: Sequence[str], root: Path = HERE) -> list[str]:
+    """Return the files of tests that have one of these marks, from the folder of tests.
+
+    The words ``pytest.mark.NAME`` stand in such a file, or in a ``conftest.py`` above it: nothing is imported to find
+    them, so that a group of tests does not collect thousands of others.
+    """
+    words = re.compile(rf"\bpytest\.mark\.({'|'.join(marks)})\b")
+    having = {path for path in root.rglob("*.py") if words.search(path.read_text(encoding="utf-8"))}
+    folders = {path.parent for path in having if path.name == "conftest.py"}
+    files = (path for path in root.rglob("test_*.py") if path in having or folders & set(path.parents))
+    return sorted(path.relative_to(root).as_posix() for path in files)

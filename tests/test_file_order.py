@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from file_order import LONGEST, SHARING, place_of, scope_of
+from file_order import LONGEST, SHARING, files_marked, place_of, scope_of
 
 HERE = Path(__file__).parent
 
@@ -53,3 +53,20 @@ def test_one_process_takes_all_files_of_a_folder_that_shares(tmp_path: Path) -> 
     assert len(ran) == 16
     assert len({worker for worker, folder in ran if folder == Path(SHARING[0]).name}) == 1
     assert len({worker for worker, folder in ran if folder == "alone"}) > 1
+
+
+def test_files_of_a_mark_have_it_or_stand_under_a_conftest_that_has(tmp_path: Path) -> None:
+    texts = {
+        "test_a.py": "pytestmark = [pytest.mark.ray, pytest.mark.net]",
+        "test_b.py": "pytestmark = pytest.mark.raylet",
+        "sub/conftest.py": "marks = pytest.mark.ray",
+        "sub/test_c.py": "",
+        "sub/deep/test_d.py": "",
+        "sub/lab.py": "",
+        "other/test_e.py": "@pytest.mark.slow",
+    }
+    for file, text in texts.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    assert files_marked(("ray",), tmp_path) == ["sub/deep/test_d.py", "sub/test_c.py", "test_a.py"]
+    assert files_marked(("ray", "slow"), tmp_path)[0] == "other/test_e.py"

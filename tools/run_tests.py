@@ -34,6 +34,7 @@ from longboat.folders import home_folder
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from file_order import files_marked  # noqa: E402
 from netlab.lab import why_unavailable  # noqa: E402
 
 BIN = Path(sys.executable).parent
@@ -72,7 +73,7 @@ ROWS = ((NEEDS_ENGINES,),)
 of its own, or takes ports that are free."""
 MOST_AGAIN = 4
 """Most files of a group that run a second time; more failures than this are not chance."""
-MOST_SLOW = 8
+MOST_SLOW = 12
 """Slow files that are named for a group."""
 BUDGET_S = 40 * 60.0
 """Most that all groups should take together on two cores, with the environments not yet made."""
@@ -99,6 +100,8 @@ class Outcome:
     skips: Counter[str] = field(default_factory=Counter)
     """Why tests were skipped, and how many for each reason."""
     failures: list[str] = field(default_factory=list)
+    busy_s: float = 0.0
+    """Seconds that this machine's processors worked meanwhile, added up."""
     file_seconds: Counter[str] = field(default_factory=Counter)
     """Seconds that the tests of each file took."""
     unsteady: list[str] = field(default_factory=list)
@@ -266,21 +269,30 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
     wanted = " or ".join(f"({TESTS[group]})" for group in groups)
     marks = " and ".join([f"({wanted})", *(f"not {mark}" for mark in missing)])
     deadline_s = max(TEST_DEADLINE_S[group] for group in groups)
-    started_s = time.monotonic()
+    started_s, busy_s = time.monotonic(), processors_busy_s()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
         words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
-        words += (
-            [] if groups[0] in NEEDS_NOTHING else ["--randomly-dont-reorganize"]
-        )  # a cluster's tests tell one story
+        if groups[0] not in NEEDS_NOTHING:  # a cluster's tests tell one story
+            words += ["--randomly-dont-reorganize", *(f"tests/{file}" for file in files_marked(NEEDS_ENGINES))]
         code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
         outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s, code=code)
+        outcome.busy_s = processors_busy_s() - busy_s
         if report.exists():
             count(report, outcome)
     if not outcome.passed and not outcome.failures:
         outcome.failures.append(f"pytest ended with status {code}")
     return outcome
+
+
+def processors_busy_s() -> float:
+    """Return the seconds that all processors worked since the machine started; 0 where Linux does not tell."""
+    try:
+        _, user, nice, system, _, _, irq, softirq, *_ = Path("/proc/stat").read_text().split(maxsplit=8)
+    except OSError:
+        return 0.0
+    return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
 
 
 def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
@@ -369,11 +381,12 @@ def count(report: Path, outcome: Outcome) -> None:
 
 def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, set_up_s: float) -> None:
     """The table, the time, a line for each group and each reason that was skipped, every failure, and the sum."""
-    print("\ngroup        result  passed skipped failed   seconds")
+    print("\ngroup               result  passed skipped failed   seconds  processors busy")
     for item in outcomes:
         result = "ok" if item.passed else "FAILED"
         counts = f"{item.num_passed:6} {item.num_skipped:7} {len(item.failures):6}"
-        print(f"{item.group:12} {result:7} {counts} {item.seconds:9.1f}")
+        busy = f"{item.busy_s / item.seconds / (os.cpu_count() or 1):16.0%}" if item.busy_s else ""
+        print(f"{item.group:19} {result:7} {counts} {item.seconds:9.1f} {busy}".rstrip())
     for item in outcomes:
         if slowest := ", ".join(f"{file} {took}" for file, took in item.file_seconds.most_common(MOST_SLOW) if took):
             print(f"slowest files of {item.group}, in seconds: {slowest}")
