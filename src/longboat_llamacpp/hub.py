@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import http.client
 import os
 import re
 import secrets
@@ -27,8 +28,8 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 def fetched(repository: str, name: str) -> str:
     """Return the path of a file of ``repository``, downloaded where it is missing, with all of its parts.
 
-    A download that was interrupted goes on where it stopped, and processes that need the same file download it once;
-    on a file system without locks, each downloads the whole file.
+    An interrupted download continues where it stopped while the hub has the same file, by its ETag. Processes that
+    need the same file download it once; on a file system without locks, each downloads the whole file.
 
     Exits where the hub does not have the file.
     """
@@ -43,6 +44,7 @@ def fetched(repository: str, name: str) -> str:
                 if not target.exists():
                     _fetch(repository, part, partial)
                     partial.rename(target)
+                    _tag_file(partial).unlink(missing_ok=True)
     return str(folder / name)
 
 
@@ -60,7 +62,13 @@ def _partial(target: Path) -> Iterator[Path]:
     try:
         yield own
     finally:
-        own.unlink(missing_ok=True)
+        for path in (own, _tag_file(own)):
+            path.unlink(missing_ok=True)
+
+
+def _tag_file(partial: Path) -> Path:
+    """Return the file that holds the ETag of the file to which the bytes of ``partial`` belong."""
+    return partial.with_name(f"{partial.name}.etag")
 
 
 def _is_locked(file: IO[str]) -> bool:
@@ -100,25 +108,46 @@ def _fetch(repository: str, name: str, partial: Path) -> None:
 
 
 def _continue(url: str, partial: Path, name: str) -> None:
-    """Download what ``partial`` lacks. Raises OSError, HTTPError with 416 where the hub has nothing after it."""
-    have = partial.stat().st_size if partial.exists() else 0
-    headers = {"user-agent": "longboat"} | ({"range": f"bytes={have}-"} if have else {})
+    """Download what ``partial`` lacks, or the whole file where it may be another one since.
+
+    Raises OSError, HTTPError with 416 where the hub has nothing after it.
+    """
+    tag_file = _tag_file(partial)
+    tag = tag_file.read_text() if tag_file.exists() else ""
+    have = partial.stat().st_size if tag and partial.exists() else 0
+    headers = {"user-agent": "longboat"} | ({"range": f"bytes={have}-", "if-range": tag} if have else {})
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 # an endpoint of the operator's choice
     if token := os.environ.get("HF_TOKEN"):
         request.add_unredirected_header("authorization", f"Bearer {token}")
-    with (
-        urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,  # noqa: S310
-        partial.open("ab" if answer.status == 206 else "wb") as file,
-    ):
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+        is_another = answer.status == 206 and answer.headers.get("etag") != tag  # by a server that knows no If-Range
+        if is_another:
+            partial.unlink()
+        else:
+            _write(answer, partial, name)
+    if is_another:
+        _continue(url, partial, name)
+
+
+def _write(answer: http.client.HTTPResponse, partial: Path, name: str) -> None:
+    """Append the answer, or write it in place of what is there if it is the whole file."""
+    with partial.open("ab" if answer.status == 206 else "wb") as file:
+        if answer.status != 206:
+            _tag_file(partial).write_text(_strong_tag(answer.headers.get("etag", "")))
         _copy(answer, file, name)
 
 
-def _copy(answer: object, file: object, name: str) -> None:
+def _strong_tag(tag: str) -> str:
+    """Return an ETag by which a download may continue; empty for a weak one, which does not promise the same bytes."""
+    return "" if tag.startswith("W/") else tag
+
+
+def _copy(answer: http.client.HTTPResponse, file: IO[bytes], name: str) -> None:
     """Copy the rest of the file. Raises OSError where the hub sends less than it announced."""
-    length = answer.headers.get("content-length")  # type: ignore[attr-defined]
+    length = answer.headers.get("content-length")
     done = reported = 0
-    while piece := answer.read(_PIECE_BYTES):  # type: ignore[attr-defined]
-        file.write(piece)  # type: ignore[attr-defined]
+    while piece := answer.read(_PIECE_BYTES):
+        file.write(piece)
         done += len(piece)
         if done - reported >= _REPORT_BYTES:
             reported = done

@@ -42,13 +42,14 @@ def test_engines_of_an_empty_machine(longboat: Longboat) -> None:
 def test_a_port_that_no_machine_has_is_refused(longboat: Longboat, command: tuple[str, ...], port: str) -> None:
     done = longboat(*command, "--port", port)
     assert done.returncode == 2
-    assert "'--port': Input should be " in done.stderr
+    limit = "below 0, the smallest value" if command[0] == "weights" else "below 1, the smallest value"
+    assert f"'--port': {port} is {limit if port == '-5' else 'above 65535, the largest value'}" in done.stderr
 
 
 def test_fewer_than_no_lines_of_a_log_are_refused(longboat: Longboat) -> None:
     done = longboat("logs", "tiny", "-n", "-1")
     assert done.returncode == 2
-    assert "Input should be greater than or equal to 0" in done.stderr
+    assert "-1 is below 0, the smallest value" in done.stderr
 
 
 def test_first_file_is_written_once_and_can_be_loaded(longboat: Longboat, empty_machine: Path) -> None:

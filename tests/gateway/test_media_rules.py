@@ -245,6 +245,17 @@ def test_images_that_texts_name_are_read_where_the_engine_loads_them(document: d
     assert media_refusal(document, TEXTS) is not None
 
 
+def test_the_refusal_of_an_image_in_a_text_says_how_it_stays_text() -> None:
+    found = media_refusal({"inputs": "![](https://images.example.com/a.png)"}, TEXTS)
+    assert found is not None
+    assert found.message.endswith("![a boat](ADDRESS) stays text.")
+    assert media_refusal({"inputs": "![a boat](https://images.example.com/a.png)"}, TEXTS) is None
+    part = {"type": "image_url", "image_url": {"url": "https://images.example.com/a.png"}}
+    found = media_refusal({"messages": [{"content": [part]}]}, TEXTS)
+    assert found is not None
+    assert "stays text" not in found.message
+
+
 @pytest.mark.parametrize(
     "text", [f"![]({PIXEL}) what?", f"![a]({BAD})", f"[]({BAD})!", f"x [x]({BAD})", "a[](b) !", "x"]
 )

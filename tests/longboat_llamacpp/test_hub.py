@@ -23,33 +23,38 @@ class Hub(BaseHTTPRequestHandler):
     It ends the first answer about ``short.gguf`` too early, and sends the rest of ``gated.gguf`` when it may.
     """
 
+    content: ClassVar[bytes]
+    tag: ClassVar[str]
+    knows_if_range: ClassVar[bool]
     asked: ClassVar[list[tuple[str, str]]]
     ended_early: ClassVar[set[str]]
     may_end: ClassVar[threading.Event]
 
     def do_GET(self) -> None:
         name = self.path.removeprefix("/org/name-GGUF/resolve/main/")
-        first = int((self.headers.get("range") or "bytes=0-")[len("bytes=") : -1])
+        is_same = self.headers.get("if-range") == self.tag or not self.knows_if_range
+        first = int((self.headers.get("range") or "bytes=0-")[len("bytes=") : -1]) if is_same else 0
         self.asked.append((name, self.headers.get("range") or ""))
         if not name.endswith(".gguf") or name.startswith("none"):
             self.send_error(404)
             return
-        if first >= len(CONTENT):
+        if first >= len(self.content):
             self.send_response(416)
-            self.send_header("content-range", f"bytes */{len(CONTENT)}")
+            self.send_header("content-range", f"bytes */{len(self.content)}")
             self.send_header("content-length", "0")
             self.end_headers()
             return
         self.send_response(206 if first else 200)
-        self.send_header("content-length", str(len(CONTENT) - first))
+        self.send_header("content-length", str(len(self.content) - first))
+        self.send_header("etag", self.tag)
         self.end_headers()
         is_short = name == "short.gguf" and name not in self.ended_early
         self.ended_early.add(name)
         if name == "gated.gguf":
-            self.wfile.write(CONTENT[first : first + 1000])
+            self.wfile.write(self.content[first : first + 1000])
             assert self.may_end.wait(30)
             first += 1000
-        self.wfile.write(CONTENT[first : 1000 if is_short else None])
+        self.wfile.write(self.content[first : 1000 if is_short else None])
 
     def log_message(self, *_: object) -> None:
         pass
@@ -61,6 +66,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
         asked: ClassVar[list[tuple[str, str]]] = []
         ended_early: ClassVar[set[str]] = set()
         may_end: ClassVar[threading.Event] = threading.Event()
+        content: ClassVar[bytes] = CONTENT
+        tag: ClassVar[str] = '"first"'
+        knows_if_range: ClassVar[bool] = True
 
     with ThreadingHTTPServer(("127.0.0.1", 0), ThisHub) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -93,6 +101,25 @@ def test_an_interrupted_download_goes_on_where_it_stopped(hub: type[Hub]) -> Non
     assert hub.asked[-1] == ("short.gguf", "bytes=1000-")
 
 
+@pytest.mark.parametrize("knows_if_range", [True, False], ids=["If-Range", "no If-Range"])
+def test_a_download_starts_again_where_the_file_is_another_since(hub: type[Hub], knows_if_range: bool) -> None:
+    with pytest.raises(SystemExit, match="did not arrive"):
+        fetched("org/name-GGUF", "short.gguf")
+    hub.content, hub.tag, hub.knows_if_range = CONTENT[::-1], '"second"', knows_if_range
+    path = Path(fetched("org/name-GGUF", "short.gguf"))
+    assert path.read_bytes() == CONTENT[::-1]
+    assert [file.name for file in path.parent.iterdir() if not file.name.startswith(".")] == ["short.gguf"]
+
+
+@pytest.mark.parametrize("tag", ["", 'W/"first"'], ids=["none", "weak"])
+def test_a_download_without_a_strong_etag_starts_again(hub: type[Hub], tag: str) -> None:
+    hub.tag = tag
+    with pytest.raises(SystemExit, match="did not arrive"):
+        fetched("org/name-GGUF", "short.gguf")
+    assert Path(fetched("org/name-GGUF", "short.gguf")).read_bytes() == CONTENT
+    assert hub.asked == [("short.gguf", "")] * 2
+
+
 def test_a_missing_file_is_an_error_without_a_file(hub: type[Hub], tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"has no none\.gguf for us: HTTP 404"):
         fetched("org/name-GGUF", "none.gguf")
@@ -116,9 +143,10 @@ def test_a_download_that_has_nothing_left_to_ask_for_ends(hub: type[Hub], tmp_pa
     folder = tmp_path / "longboat-gguf" / "org" / "name-GGUF"
     folder.mkdir(parents=True)
     (folder / "q8.gguf.partial").write_bytes(left)
+    (folder / "q8.gguf.partial.etag").write_text(hub.tag)
     assert Path(fetched("org/name-GGUF", "q8.gguf")).read_bytes() == CONTENT
     assert ("q8.gguf", "") in hub.asked or left == CONTENT
-    assert not list(folder.glob("*.partial"))
+    assert not list(folder.glob("*.partial*"))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK], ids=errno.errorcode.get)

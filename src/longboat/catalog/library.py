@@ -62,7 +62,7 @@ class Shelf(Mapping[str, E]):
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
-            else "add it in your own catalog file: see docs/concepts/planning.md"
+            else "longboat plan list shows the known names; add others in a catalog file: docs/concepts/planning.md"
         )
         what = f"unknown {self.kind} {name!r}"
         raise UserInputError(what, hint=hint, problems=(Problem(where=where, what=what, hint=hint),))

@@ -40,9 +40,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(adapters_app, name="adapters", help="Add, remove and list LoRA adapters of the running fleet.")
-app.add_typer(engines_app, name="engines", help="Install and list the engines (vLLM) of this machine.")
-app.add_typer(gateway_app, name="gateway", help="Run a gateway in front of engines that run already.")
-app.add_typer(keys_app, name="keys", help="Make, list and revoke API keys.")
+app.add_typer(engines_app, name="engines", help="Install, list and remove the engines of this machine.")
+app.add_typer(gateway_app, name="gateway", help="Run a standalone gateway for engines that already run.")
+app.add_typer(keys_app, name="keys", help="Create, list and revoke API keys.")
 app.add_typer(
     plan_app,
     name="plan",
@@ -97,7 +97,9 @@ def up(
     ] = None,
     overlays: Overlays = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as everything is ready.")] = False,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until everything is ready.")] = 1800.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0, help="Seconds to wait until everything is ready.")
+    ] = 1800.0,
     replan: Annotated[
         bool, typer.Option("--replan", help="Recompute `auto` settings, including for running models.")
     ] = False,
@@ -146,7 +148,7 @@ def status(
     ] = STATUS_S,
     as_json: Json = False,
 ) -> None:
-    """Show which replicas and gateways run, where, and how they are."""
+    """Show replicas and gateways: where they run, and their state."""
     from longboat.cli.look.status import run_status
 
     run_status(watch=watch, why=why, as_json=as_json, timeout_s=timeout_s)
@@ -157,24 +159,26 @@ def drain(
     kind: Annotated[str, typer.Argument(help="What to take out: replica, node or gateway.")],
     name: Annotated[str, typer.Argument(help="MODEL/REPLICA as `status` shows it, or a node's name or address.")],
     undo: Annotated[bool, typer.Option("--undo", help="Put a gateway back into use.")] = False,
-    move: Annotated[bool, typer.Option("--move", help="Move running answers to other replicas at once.")] = False,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until nothing runs there.")] = 900.0,
+    move: Annotated[bool, typer.Option("--move", help="Move running responses to other replicas at once.")] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0, help="Seconds to wait until nothing runs there.")
+    ] = 900.0,
 ) -> None:
-    """Take a replica, a node or a gateway out of use, losing no answer.
+    """Take a replica, node or gateway out of use, losing no response.
 
-    Running answers end first, or continue on another replica.
+    Running responses end first, or continue on another replica.
     """
     from longboat.cli.fleet.drain import run_drain
 
     run_drain(kind, name, undo=undo, timeout_s=timeout_s, move=move)
 
 
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait.")]
 
 
 @app.command()
 def start(
-    source: Annotated[str, typer.Argument(metavar="MODEL", help="builtin:tiny, hf:ORG/NAME, a folder, a place.")],
+    source: Annotated[str, typer.Argument(metavar="MODEL", help="builtin:tiny, hf:ORG/NAME, a folder, or s3://…")],
     name: Annotated[str, typer.Option("--name", help="Name for clients.  [default: from the source]")] = "",
     engine: Annotated[str, typer.Option("--engine", help="vllm, sglang or llama.cpp.  [default: vllm]")] = "",
     replicas: Annotated[int, typer.Option("--replicas", min=1, max=10_000, help="Number of replicas.")] = 1,
@@ -190,9 +194,9 @@ def start(
     timeout_s: Timeout = 1800.0,
     as_json: Json = False,
 ) -> None:
-    """Serve a model that the fleet file lacks, beside the models that run.
+    """Serve one more model, which is not in the fleet file.
 
-    It is planned as by `up`, and nothing else changes. The next `longboat up` asks what becomes of it.
+    It is planned as by `up`, and nothing else changes. At the next `longboat up`, add it to the file, or end it.
     """
     from longboat.cli.model_orders.commands import run_start
 
@@ -224,9 +228,9 @@ def scale(
     no_wait: NoWait = False,
     timeout_s: Timeout = 900.0,
 ) -> None:
-    """Give a model another number of replicas, losing no answer.
+    """Change a model's number of replicas, losing no response.
 
-    It holds until the next `longboat up`, whatever the load is.
+    The number stays until the next `longboat up`, whatever the load is.
     """
     from longboat.cli.counts.change import run_scale
 
@@ -239,7 +243,7 @@ def pause(
     no_wait: NoWait = False,
     timeout_s: Timeout = 900.0,
 ) -> None:
-    """Take all replicas of a model out of use, losing no answer.
+    """Take all replicas of a model out of use, losing no response.
 
     Its requests get 503 until `longboat resume` or `longboat up`.
     """
@@ -347,7 +351,7 @@ def chat(
         list[str] | None,
         typer.Option("--url", help="Address of a gateway; repeat it for others to fall back on."),
     ] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer, in tokens.")] = 512,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")] = 512,
 ) -> None:
     """Talk to a model in the terminal.
 
@@ -385,8 +389,8 @@ def check(
 ) -> None:
     """Check fleet files, and start nothing.
 
-    Names all mistakes at once: of shape, of references, of secrets, and of placement on the cluster at hand or on the
-    machines of --on. Each file is checked by itself; those of -f are merged onto it.
+    Lists all mistakes: in the shape of the file, in references and secrets, and in the placement on this machine's
+    cluster or on the machines of --on. Each file is checked by itself, with the files of -f merged onto it.
     """
     from longboat.cli.check.command import run_check
 
@@ -396,17 +400,17 @@ def check(
 @app.command()
 def init(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write.")] = "fleet.yaml",
-    model: Annotated[str, typer.Option("--model", help="The model: hf:ORG/NAME, a folder.  [default: found]")] = "",
+    model: Annotated[str, typer.Option("--model", help="The model: hf:ORG/NAME or a folder.  [default: chosen]")] = "",
     on: Annotated[str, typer.Option("--on", help='Machines: "1x(2xRTX4090)".  [default: this machine]')] = "",
     users: Annotated[int, typer.Option("--users", min=0, help="Requests at once.  [default: 8]")] = 0,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")] = "",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.", show_default=True)] = 8000,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept all suggestions, without questions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
     """Write a first fleet file for this machine.
 
-    Looks at cards, memory and network, and names the largest model of the catalog that serves the load well.
+    Detects cards, memory and network, and chooses the largest model of the catalog that serves the load well.
     """
     from longboat.cli.check.init import InitRequest, run_init
 

@@ -33,7 +33,11 @@ from longboat.spec.types.sign_in import SignInSpec
 __all__ = ("adapter_rights", "policy_of", "prices_of", "tenant_names")
 
 _LOADS_FROM_TEXTS = frozenset(("tgi",))
-"""Engines whose vision models load each image that a prompt names in Markdown."""
+"""Engines whose vision models load each image that a prompt names in Markdown.
+
+Their text models load none, yet the rule applies to them too: what decides is ``model_type`` in a folder on the nodes,
+which can become another while the policy stays.
+"""
 
 
 def policy_of(

@@ -32,7 +32,7 @@ def add(
 ) -> None:
     """Serve an adapter, or new contents of one that is served.
 
-    Its files are checked on every node first. Answers that are under way end with the contents they began with.
+    Its files are checked on every node first. Running responses end with the contents with which they began.
     """
     from longboat.cli.shared.cluster_at_hand import connect
     from longboat.cluster.ray.adapter_changes import adapter_entry, add_adapter
@@ -51,7 +51,7 @@ def remove(
 ) -> None:
     """Take an adapter out of use.
 
-    Answers that are under way end as they began.
+    Running responses end as they began.
     """
     from longboat.cli.shared.cluster_at_hand import connect
     from longboat.cluster.ray.adapter_changes import remove_adapter

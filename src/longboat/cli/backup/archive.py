@@ -112,7 +112,8 @@ def write_archive(target: Path, manifest: Manifest, files: Mapping[str, bytes]) 
             os.fsync(file.fileno())
         draft.replace(target)
     except OSError as error:
-        raise UserInputError(f"{target} cannot be written: {error.strerror}", hint="name another file") from error
+        hint = "name another file" if target.parent.is_dir() else f"mkdir -p {target.parent}, or name another file"
+        raise UserInputError(f"{target} cannot be written: {error.strerror}", hint=hint) from error
     finally:
         draft.unlink(missing_ok=True)
 

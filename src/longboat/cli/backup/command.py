@@ -22,7 +22,7 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write, for example boat.tar.gz.")],
     as_json: Json = False,
 ) -> None:
-    """Save what this machine knows of the fleet and nothing makes again.
+    """Save this machine's data that cannot be created again.
 
     These are the running fleet's file with the adapters that it serves, numbers of replicas given by commands, the
     hashes of API keys, tenants' usage at this node, your catalog and
@@ -66,7 +66,7 @@ def restore(
 ) -> None:
     """Put back what `backup` saved, on this machine or on another.
 
-    The whole archive is checked first. A file that stands there and differs is kept beside it, as NAME.before-DATE.
+    The whole archive is checked first. An existing file that differs is kept, as NAME.before-DATE.
     """
     from datetime import UTC, datetime
 

@@ -27,7 +27,9 @@ def run_chat(model: str | None, *, prompt: str | None, urls: Sequence[str], max_
     urls: of gateways; where it is empty, those that can be reached. Where the input is not a terminal, each of its
     lines is a question, and only answers are printed.
     """
-    bases = [url.rstrip("/").removesuffix("/v1") for url in urls] or gateway_urls()
+    from longboat.cli.shared.gateway_replies import base_of
+
+    bases = [base_of(url) for url in urls] or gateway_urls()
     name = model or _first_model(bases)
     messages: list[Message] = []
     if prompt is not None:

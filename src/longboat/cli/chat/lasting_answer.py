@@ -104,7 +104,8 @@ class LastingAnswer:
             return
         if num_vain >= len(self._bases):
             where = " or ".join(self._bases)
-            raise ClusterError(f"no answer from the gateway at {where}: {self._failure}", hint="longboat status")
+            hint = "check the address after --url; longboat status shows the gateways of the fleet"
+            raise ClusterError(f"no answer from the gateway at {where}: {self._failure}", hint=hint)
 
     def _once(self) -> Iterator[str]:
         """Yield what one gateway gives of the answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from longboat.catalog.library import Library
 from longboat.catalog.shape.model_shape import ModelShape
@@ -102,8 +103,9 @@ def choose(found: Found, users: int, model: str = "") -> Choice:
 
 
 def _asked(model: str, planner: Planner | None) -> Choice:
-    if wrong := check_source(model, "/"):
-        raise UserInputError(wrong.what, hint=wrong.hint)
+    if wrong := check_source(model, str(Path.cwd())):
+        of_hub = "" if ":" in model or "/" in model else ", or hf:ORGANISATION/NAME for a model of the hub"
+        raise UserInputError(wrong.what, hint=f"{wrong.hint}{of_hub}")
     named = Choice(source=model, name=name_from_source(model))
     if planner is None or not model.startswith("hf:"):
         return named

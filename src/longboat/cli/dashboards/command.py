@@ -14,7 +14,7 @@ __all__ = ("dashboards",)
 
 
 def dashboards(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; it is made where missing.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; it is created if it is missing.")],
     gateways: Annotated[
         list[str] | None,
         typer.Option("--gateway", help="HOST:PORT of a gateway to scrape; repeatable.  [default: 127.0.0.1:8000]"),
@@ -25,7 +25,7 @@ def dashboards(
     discover: Annotated[
         bool, typer.Option("--discover", help="Let Prometheus ask these gateways for all others, and for the engines.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that differ.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that you changed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Write dashboards for Grafana and alerts for Prometheus.

@@ -6,6 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from longboat.core.errors import UserInputError
+
 __all__ = ("DEMO_FILE", "demo_text", "run_demo")
 
 QUESTION = "What is Longboat?"
@@ -20,6 +22,9 @@ def run_demo(file: Path | None, *, once: bool, engine: str = "vllm") -> None:
 
     file: None means ``DEMO_FILE`` with ``engine`` in it
     """
+    if file is not None and not file.is_file():
+        hint = "name a fleet file, or leave it out: longboat demo"
+        raise UserInputError(f"there is no fleet file {file}", hint=hint)
     _install(engine)
     if file is not None:
         _serve(str(file), engine, once=once)

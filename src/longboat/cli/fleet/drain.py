@@ -32,6 +32,7 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float, move: bool 
     kind: ``replica``, ``node`` or ``gateway``; move: its streams go to other replicas at once
     Raises UserInputError when there is none of that name, ClusterError when it still runs after ``timeout_s``.
     """
+    _check_words(kind, name, move=move)
     with connect() as session:
         report = session.report()
         if report is None:
@@ -41,17 +42,24 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float, move: bool 
                 is_empty = _replica(session, _replica_named(report, name), undo, move=move)
             case "node":
                 is_empty = _node(session, _node_named(session, name), undo, move=move)
-            case "gateway" if move:
-                hint = "longboat drain node HOST --move moves the streams of the replicas on it"
-                raise UserInputError("the requests of a gateway cannot move to another one", hint=hint)
-            case "gateway":
-                is_empty = _gateway(session, _node_named(session, name), undo)
             case _:
-                raise UserInputError(f"{kind!r} cannot be drained", hint="write replica, node or gateway")
+                is_empty = _gateway(session, _node_named(session, name), undo)
         if undo:
             print(f"{kind} {name} is in use again")
             return
         _wait(session, kind, name, is_empty, timeout_s)
+
+
+def _check_words(kind: str, name: str, *, move: bool) -> None:
+    """Raise UserInputError where no fleet could have what the words name."""
+    if kind not in ("replica", "node", "gateway"):
+        hint = f"write: longboat drain replica {name}, or node or gateway in place of replica"
+        raise UserInputError(f"{kind!r} cannot be drained", hint=hint)
+    if kind == "replica" and not name.rpartition("/")[2]:
+        raise UserInputError(f"{name!r} names no replica", hint="write MODEL/REPLICA, as longboat status shows it")
+    if kind == "gateway" and move:
+        hint = "longboat drain node HOST --move moves the streams of the replicas on it"
+        raise UserInputError("the requests of a gateway cannot move to another one", hint=hint)
 
 
 def _replica(session: Session, replica: str, undo: bool, *, move: bool) -> Callable[[FleetReport], bool]:

@@ -1,4 +1,4 @@
-"""``longboat gateway``: a gateway by itself, in front of engines that run already."""
+"""``longboat gateway``: a standalone gateway in front of engines that already run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(
     ] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ask for API keys: the file that `longboat keys create --file` writes."),
+        typer.Option(metavar="FILE", help="Require API keys: the file that `longboat keys create --file` writes."),
     ] = None,
     auth: Annotated[str | None, typer.Option(metavar="none|keys", help="Whether requests need an API key.")] = None,
     api_key_env: Annotated[
@@ -46,7 +46,7 @@ def run(
         typer.Option(metavar="NAME", help="Environment variable with the API key of the --upstream engines."),
     ] = None,
 ) -> None:
-    """Run a gateway in front of engines that run already.
+    """Run a standalone gateway in front of engines that already run.
 
     It runs in the foreground until Ctrl-C, without Ray and without a cluster.
     """

@@ -20,7 +20,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Look and plan; change n
 
 @cluster_app.command()
 def up(file: File = Path("hosts.yaml"), dry_run: DryRun = False) -> None:
-    """Make the hosts of a file a cluster, or change what differs.
+    """Make a cluster of the hosts in a file, or apply changes of the file.
 
     Every host is checked first: nothing is changed while one has a problem.
     """

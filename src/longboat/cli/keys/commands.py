@@ -59,6 +59,8 @@ def create(
             f"a key cannot expire after {expires_days:g} days",
             hint=f"give --expires more than 0 and at most {MAX_KEY_DAYS} days, or leave it out",
         )
+    if file is not None:
+        _check_tenant(tenant)
     now_s = time.time()
     expires_s = None if expires_days is None else now_s + expires_days * DAY_S
     key, record = new_key(tenant, now_s=now_s, expires_s=expires_s, note=_one_line(note))
@@ -77,8 +79,12 @@ def list_keys(
     """
     from longboat.cli.shared.cluster_at_hand import connect
     from longboat.cluster.ray.key_changes import read_keys
+    from longboat.core.errors import UserInputError
 
     if file is not None:
+        if not file.exists():
+            hint = f"longboat keys create --file {file} --tenant default makes it"
+            raise UserInputError(f"there is no key file {file}", hint=hint)
         keys = _book_in(file).keys
     else:
         with connect() as session:
@@ -140,6 +146,16 @@ def _book_in(file: Path) -> KeyBook:
     from longboat.spec.files.keys_file import KeyBook, load_keys, new_salt
 
     return load_keys(file) or KeyBook(salt=new_salt())
+
+
+def _check_tenant(name: str) -> None:
+    """Raise UserInputError for a name that no `gateway.tenants` can have."""
+    from longboat.core.errors import UserInputError
+    from longboat.spec.types.gateway_values import WORD
+
+    if not WORD.fullmatch(name):
+        what = f"{name!r} cannot be the name of a tenant"
+        raise UserInputError(what, hint="write 1 to 63 letters, digits, '.', '_' and '-': --tenant team-a")
 
 
 def _one_line(text: str) -> str:

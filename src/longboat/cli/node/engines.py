@@ -29,7 +29,7 @@ def install_command(
 ) -> None:
     """Install an engine into an environment of its own.
 
-    An environment that is finished is left as it is.
+    A complete environment stays unchanged.
     """
     installed = run_install(engine, platform=platform, python=python, name=name, force=force)
     typer.echo(f"{installed.name} is ready: {installed.environment.python}")

@@ -139,7 +139,8 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise UserInputError(f"{path} is not text in UTF-8: {error}", hint="save it as UTF-8") from None
     except OSError as error:
-        raise UserInputError(f"{path} cannot be read: {error}", hint="is the path right?") from None
+        hint = "check the path; docs/concepts/prediction.md describes the file"
+        raise UserInputError(f"{path} cannot be read: {error.strerror}", hint=hint) from None
 
 
 def _document(found: Evaluation, skipped: Sequence[Skipped]) -> dict[str, object]:

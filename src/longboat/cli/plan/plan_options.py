@@ -71,7 +71,7 @@ class PlanRequest:
     engine_version: Annotated[str, _option("--engine-version", "Another version of the engine: 0.11.2.")] = ""
     context: Annotated[int, _option("--context", "Longest request in tokens; else prompt and output.", read=tokens)] = 0
     concurrency: Annotated[
-        int, _option("--concurrency", "Requests under way at once: 64 or 1k.", "--users", shown=True, read=count)
+        int, _option("--concurrency", "Concurrent requests: 64 or 1k.", "--users", shown=True, read=count)
     ] = 8
     rate: Annotated[
         float, _option("--rate", "Requests a second, instead of --concurrency: 5 or 300/min.", read=rate)

@@ -64,10 +64,30 @@ def _document_of_usage() -> Iterator[None]:
     try:
         yield
     except TyperException as error:
+        if isinstance(error.__cause__, ValueError) and (words := _in_words(error.__cause__)):
+            error.message = words
         if "--json" in sys.argv and (said := getattr(error, "format_message", None)) is not None:
             place = getattr(getattr(error, "ctx", None), "command_path", "longboat")
             print_error_document(UserInputError(said(), hint=f"{place} --help shows what it takes"))
         raise
+
+
+_WORDS: Mapping[str, str] = {
+    "float_parsing": "{input!r} is not a number; write it like 30 or 0.5",
+    "int_parsing": "{input!r} is not a whole number; write it like 30",
+    "int_from_float": "{input!r} is not a whole number; write it like 30",
+    "greater_than_equal": "{input} is below {ge:.10g}, the smallest value",
+    "less_than_equal": "{input} is above {le:.10g}, the largest value",
+}
+"""Kind of a mistake in pydantic's words → what a user gets to read."""
+
+
+def _in_words(cause: ValueError) -> str:
+    """Return what is wrong with an option's value, with the value and its limit; empty where pydantic's words stay."""
+    for found in getattr(cause, "errors", list)():
+        if found["type"] in _WORDS:
+            return _WORDS[found["type"]].format(input=found["input"], **found.get("ctx", {}))
+    return ""
 
 
 class CommandPanels(CommandList):

@@ -38,7 +38,7 @@ def simulate(
     speed_spread: Annotated[
         float, typer.Option("--speed-spread", help="Replicas differ in speed by up to this part.")
     ] = 0.0,
-    slots: Annotated[int | None, typer.Option("--slots", help="Requests that a replica may have at once.")] = None,
+    slots: Annotated[int | None, typer.Option("--slots", help="Requests that a replica works on at once.")] = None,
     kv_tokens: Annotated[int | None, typer.Option("--kv-tokens", help="Tokens of a replica's KV cache.")] = None,
     step_time: Annotated[
         str,

@@ -37,8 +37,8 @@ def pull(
 ) -> None:
     """Fetch weights to this machine.
 
-    A source is s3://BUCKET/FOLDER, gs://…, az://…, https://…, file://… or hf:ORGANISATION/NAME@REVISION. A fetch that
-    was cut continues where it was. Nothing is fetched that is already here.
+    A source is s3://BUCKET/FOLDER, gs://…, az://…, https://…, file://… or hf:ORGANISATION/NAME@REVISION. An interrupted
+    fetch continues where it stopped, and weights that are already here are not fetched again.
     """
     from longboat.cli.weights.pull import PullOptions, run_pull
 

@@ -49,7 +49,7 @@ def run_pull(target: str, options: PullOptions) -> None:
     if not sources:
         raise UserInputError(
             f"{target} names no weights that nodes fetch",
-            hint="engines read folders and hf:ORGANISATION/NAME themselves; hf:ORGANISATION/NAME@main is fetched",
+            hint="write a revision (hf:ORGANISATION/NAME@main); without one, the engine downloads the model itself",
         )
     with _member(options) as member:
         weights = NodeWeights(home_folder(), options_from(fleet.weights), member.address if member else None)

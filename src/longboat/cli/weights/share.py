@@ -47,8 +47,9 @@ def read_token(file: Path | None) -> str:
         why = getattr(error, "strerror", None) or "it is not text"
         raise UserInputError(f"{file} cannot be read: {why}", hint="name a file with the token") from None
     if len(token) < LEAST_TOKEN:
+        what = f"the swarm's token has {len(token)} characters" if token else "no token of the swarm is given"
         raise UserInputError(
-            f"the token of a swarm has at least {LEAST_TOKEN} characters, and {len(token)} were given",
+            f"{what}; it needs at least {LEAST_TOKEN} characters",
             hint=f"openssl rand -hex 32 > FILE makes one: give it by --token-file FILE or {VARIABLE}",
         )
     return token

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from longboat.core.media import MediaRules
@@ -42,6 +43,7 @@ _TEXT_MARK = re.compile(r"!\[\]\s*\Z|\A\s*\[?\]\s*\Z")
 """A text that such a template may put before an address."""
 _LOADED = ("http:", "https:", "data:", "file:", "//")
 """How addresses begin that an engine may load. TGI takes no others; they are ordinary in Markdown."""
+_AS_TEXT = "The model's engine loads what a text names as ![](ADDRESS); ![a boat](ADDRESS) stays text."
 _SHOWN_CHARS = 80
 _Item = tuple[str, str, bool]  # its kind, its address or its data, and whether it is data
 
@@ -53,13 +55,17 @@ def holds_media(body: bytes) -> bool:
 
 def media_refusal(document: Any, rules: MediaRules) -> Refusal | None:
     """Return why a request may not be sent to an engine with these rules; None where it may."""
-    items = [*_items(document), *(_text_items(document) if rules.in_texts else ())]
-    if len(items) > rules.max_items:
-        return _count_refusal(len(items), rules)
+    items = list(_items(document))
+    in_texts = list(_text_addresses(document)) if rules.in_texts else []
+    if (count := len(items) + len(in_texts)) > rules.max_items:
+        return _count_refusal(count, rules)
     for kind, text, is_data in items:
         found = _data_refusal(text, kind, rules) if is_data else _url_refusal(text, kind, rules)
         if found is not None:
             return found
+    for address in in_texts:
+        if (found := _url_refusal(address, "image", rules)) is not None:
+            return replace(found, message=f"{found.message} {_AS_TEXT}")
     return None
 
 
@@ -119,15 +125,15 @@ def _of_source(source: dict[str, Any]) -> Iterator[_Item]:
             yield "", source[name], name == "data"
 
 
-def _text_items(document: dict[str, Any]) -> Iterator[_Item]:
-    """Yield each image that an engine finds in the texts of a request."""
+def _text_addresses(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the address of each image that an engine finds in the texts of a request."""
     texts = list(_texts(document))
     patterns = (_TEXT_IMAGE, _TEXT_ADDRESS) if any([_TEXT_MARK.search(text) for text in texts]) else (_TEXT_IMAGE,)
     for text in texts:
         for pattern in patterns:
             for found in pattern.finditer(text):
                 if _is_loaded(found):
-                    yield "image", _address_at(found), False
+                    yield _address_at(found)
 
 
 def _texts(value: Any, *, is_part: bool = False) -> Iterator[str]:

@@ -37,8 +37,10 @@ def load_keys(path: Path) -> KeyBook | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        is_other = isinstance(error, KeyError | TypeError | AttributeError)
+        why = "longboat keys did not write it" if is_other else error
         raise UserInputError(
-            f"the key file {path} cannot be read: {error}", hint="restore it, or move it away and make new keys"
+            f"the key file {path} cannot be read: {why}", hint="restore it, or move it away and make new keys"
         ) from None
 
 

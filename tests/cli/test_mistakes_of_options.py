@@ -1,0 +1,60 @@
+"""Mistakes in the words of a command: the message has the value, the limit and the next step; nothing starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from longboat.cli.app import app
+from longboat.core.errors import UserInputError
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("up", "f.yaml", "--timeout", "abc"), "'abc' is not a number; write it like 30 or 0.5"),
+        (("up", "f.yaml", "--timeout", "-5"), "-5 is below 0, the smallest value"),
+        (("logs", "tiny", "--lines", "x"), "'x' is not a whole number; write it like 30"),
+        (("gateway", "run", "--port", "99999"), "99999 is above 65535, the largest value"),
+        (("node", "start", "--head", "--num-cpus", "-1"), "-1 is below 0, the smallest value"),
+        (("chat", "--max-tokens", "0"), "0 is below 1, the smallest value"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_named_with_its_limit(words: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "hint"),
+    [
+        (("drain", "repl", "tiny/x"), "'repl' cannot be drained", "longboat drain replica tiny/x"),
+        (("drain", "replica", "tiny/"), "'tiny/' names no replica", "MODEL/REPLICA"),
+        (("chat", "--url", "notaurl", "-p", "hi"), "--url 'notaurl' is not an address", "http://127.0.0.1:8000"),
+        (("keys", "list", "--file", "none.json"), "there is no key file none.json", "longboat keys create --file"),
+        (("keys", "create", "--file", "k.json", "--tenant", "a b"), "'a b' cannot be the name", "--tenant team-a"),
+        (("keys", "list", "--file", "{}.json"), "longboat keys did not write it", "make new keys"),
+        (("demo", "none.yaml"), "there is no fleet file none.yaml", "longboat demo"),
+        (("backup", "none/x.tar.gz"), "No such file or directory", "mkdir -p none"),
+        (("plan", "evaluate", "none.csv"), "none.csv cannot be read: No such file or directory", "prediction.md"),
+        (
+            ("cost", "Llama-3.1-8B", "--on", "H100", "--electricity", "Mars"),
+            "unknown electricity",
+            "longboat plan list",
+        ),
+        (("init", "--yes", "--model", "foo", "x.yaml"), "'foo' is a relative path", "hf:ORGANISATION/NAME"),
+    ],
+)
+def test_a_mistake_is_named_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], what: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "{}.json").write_text("{}")
+    with pytest.raises(UserInputError) as caught:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert what in caught.value.message
+    assert hint in caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["{}.json"]
