@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.test_import_budget import cost_of_longboat
-from longboat.cli.app import app
+from longboat.cli.app import app, main
 from longboat.cli.plan import plan_tables
 from longboat.cli.plan.plan_command import LIMIT_MISSED
 from longboat.cli.shared import cluster_at_hand
@@ -60,6 +60,20 @@ def test_the_document_begins_with_the_size_of_the_model() -> None:
     assert (found["parameters"], found["kv_bytes_per_token"], found["fits"]) == (32_762_123_264, 262_144, True)
     half = document("plan", "Qwen3-32B", "--on", "8xH100", "--kv-bits", "8")
     assert half["kv_bytes_per_token"] == 131_072
+
+
+@pytest.mark.parametrize(
+    "asked", [["Qwen3-32B", "--on", "RTX4090"], ["no-model", "--rate", "1", "--on", "any of: H100"]]
+)
+def test_a_refused_plan_prints_one_document(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["longboat", "plan", *asked, "-q", "bf16", "--offline", "--json"]
+    monkeypatch.setattr("sys.argv", argv)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    found, told = json.loads(capsys.readouterr().out), ended.value.code
+    assert (found["fits"], told) == (False, found["error"]["exit_code"])
 
 
 def test_a_model_that_does_not_fit_has_a_document_too() -> None:

@@ -13,7 +13,7 @@ from longboat.planner.compare.comparison import Comparison
 from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.search.advice import quantizations_below
-from longboat.planner.search.demand import Demand
+from longboat.planner.search.demand import Demand, Slo
 from longboat.planner.search.forecast import Forecasters
 from longboat.planner.search.search import search
 
@@ -71,3 +71,14 @@ def test_plans_behind_the_best_few_are_kept_for_what_is_said_of_their_formats() 
     found = comparison.best(parse_cluster(on, LIBRARY), fewer_bits=True)
     assert {plan.format for plan in found.plans} == {"awq"}
     assert "fp8" in {plan.format for plan in found.behind}
+
+
+@pytest.mark.parametrize("limit_ms", [45, 40, 20])
+def test_a_limit_takes_no_format_away_that_a_few_nodes_ask_for_without_it(limit_ms: int) -> None:
+    """Without limits, the best plan in bfloat16 crosses nodes, so fp8 is compared; with these it stays within one."""
+    cluster, model = parse_cluster("2x(2xH100), net=InfiniBand", LIBRARY), named_model("Llama-3.1-70B", LIBRARY)
+    demand = Demand(users=64, slo=Slo(itl_s=limit_ms / 1e3))
+    comparison = Comparison(shape=model, library=LIBRARY, calibration=CALIBRATION, demand=demand, quantization="")
+    best = comparison.best(cluster, fewer_bits=True).best
+    assert best is not None and best.format == "fp8"
+    assert bool(best.missed) == (limit_ms == 20)

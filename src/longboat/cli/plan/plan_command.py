@@ -20,7 +20,7 @@ from longboat.cli.plan.outputs.offload_command import run_offload
 from longboat.cli.plan.outputs.size_command import LIMIT_MISSED, is_any_of, rate_notes, rate_values, run_size
 from longboat.cli.plan.outputs.what_if_notes import WhatIf, answers, with_draft
 from longboat.cli.plan.plan_chart import Point, draw_chart
-from longboat.cli.plan.plan_document import found_values, model_values, refused_values
+from longboat.cli.plan.plan_document import found_values, model_values, print_refused
 from longboat.cli.plan.plan_notes import name_notes, notes_of
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import Planner, check_generates, planner_for
@@ -171,7 +171,7 @@ def _planned(
         return planner, shape, planner.plan(shape), served
     except LongboatError as error:
         if wanted.as_json:
-            print(json.dumps(refused_values(error, shape, request.kv_bits), indent=2))
+            print_refused(error, shape, request.kv_bits)
         raise
 
 

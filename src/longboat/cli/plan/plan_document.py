@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from longboat.planner.search.search import SearchResult
 if TYPE_CHECKING:
     from longboat.planner.cost import Cost
 
-__all__ = ("cost_values", "demand_values", "found_values", "model_values", "plan_values", "refused_values")
+__all__ = ("cost_values", "demand_values", "found_values", "model_values", "plan_values", "print_refused")
 
 
 def model_values(shape: ModelShape, kv_bits: int) -> dict[str, Any]:
@@ -41,11 +42,12 @@ def model_values(shape: ModelShape, kv_bits: int) -> dict[str, Any]:
     return {"model": shape.name, "architecture": shape.architecture, **numbers, **told}
 
 
-def refused_values(error: LongboatError, shape: ModelShape | None, kv_bits: int) -> dict[str, Any]:
-    """Return the document of a model that is not planned: the numbers that are known, and the reason."""
+def print_refused(error: LongboatError, shape: ModelShape | None, kv_bits: int) -> None:
+    """Print the one document of a model that is not planned: the numbers that are known, and the reason."""
     unread: dict[str, Any] = {"model": None, "parameters": None, "kv_bytes_per_token": None, "estimate": []}
     told = model_values(shape, kv_bits) if shape else unread
-    return {**told, "fits": False, "error": error_values(error), "plans": []}
+    print(json.dumps({**told, "fits": False, "error": error_values(error), "plans": []}, indent=2))
+    error.after_document = True
 
 
 def found_values(found: SearchResult) -> dict[str, Any]:

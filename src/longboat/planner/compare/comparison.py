@@ -2,7 +2,8 @@
 
 Weights are planned as they are stored. Formats of fewer bits are compared with them where a replica of the stored
 weights needs the network: on all machines, or on a few nodes of them (``groups_of``). What a few nodes ask for is
-asked for by every larger set of nodes too, so a further node never takes a format, and its plan, away.
+asked for by every larger set of nodes too, so a further node never takes a format, and its plan, away. What a few nodes
+ask for without limits they ask for with limits: a limit takes no format away either.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from math import inf
 
@@ -28,7 +30,7 @@ from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.machine import machine_for
 from longboat.planner.search.advice import quantizations_below
-from longboat.planner.search.demand import Demand
+from longboat.planner.search.demand import Demand, Slo
 from longboat.planner.search.forecast import Forecasters
 from longboat.planner.search.ranking import Plan, speed_step
 from longboat.planner.search.search import SearchResult, search
@@ -122,7 +124,7 @@ class Comparison:
             if kinds in done:
                 continue
             with suppress(UserInputError):
-                if not _best_crosses(self.stored(group)):
+                if not (_best_crosses(self.stored(group)) or _best_crosses(self._without_limits.stored(group))):
                     continue
                 done.add(kinds)
                 for fewer, found in self._below(group):
@@ -130,6 +132,18 @@ class Comparison:
                     yield more.with_plans(plan for plan in more.plans if not crosses(plan))
                     if _stays(found):
                         break
+
+    @cached_property
+    def _without_limits(self) -> Comparison:
+        if self.demand.slo == Slo():
+            return self
+        return Comparison(
+            shape=self.shape,
+            library=self.library,
+            calibration=self.calibration,
+            demand=replace(self.demand, slo=Slo()),
+            quantization=self.quantization,
+        )
 
     def _one_node(self, cluster: Cluster) -> dict[object, bool]:
         """Return for each kind whose node has room for the stored weights whether it also holds all requests."""

@@ -12,7 +12,7 @@ import typer
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.outputs.size_row import Row
-from longboat.cli.plan.plan_document import demand_values, model_values, plan_values, refused_values
+from longboat.cli.plan.plan_document import demand_values, model_values, plan_values, print_refused
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import Planner, check_generates, planner_for
 from longboat.core.errors import LongboatError, UserInputError
@@ -82,7 +82,7 @@ def run_size(model: str, request: PlanRequest, *, as_json: bool, must_keep: bool
         check_generates(shape := planners[0][1].read(model))
     except LongboatError as error:
         if as_json:
-            print(json.dumps(refused_values(error, None, request.kv_bits), indent=2))
+            print_refused(error, None, request.kv_bits)
         raise
     rows = _rows(planners, shape)
     if as_json:
