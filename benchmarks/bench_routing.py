@@ -46,7 +46,7 @@ def main() -> int:
     if options.part != "grid":
         scenes = run_scenarios(options.traces, requests[8], seeds, kept)
         show(scenes, console)
-        problems += lost(scenes, ("mean", "p99"))
+        problems += lost(scenes, ("mean", "p50", "p99"))
         share, infinite = roomy_share(options.traces, requests[8], seeds, kept)
         print(f"cached share where memory allows: {share:.1%}, {share / infinite:.1%} of an infinite cache's")
         if share < SHARE_GOAL * infinite:

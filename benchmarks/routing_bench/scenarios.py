@@ -18,6 +18,7 @@ from routing_bench.stand import KV_TOKENS, Figures, Load, infinite_share, load_o
 __all__ = ("ROOMY", "roomy_share", "run_scenarios")
 
 REPLICAS = 8
+BURSTS = 16  # times as many seeds of a burst: it is short, and its p99 is the chance of one or two other requests
 BLOCK = 512
 ROOMY = 20  # times the usual KV cache: a tier in host memory or on disks, where memory allows
 
@@ -30,6 +31,7 @@ def run_scenarios(folder: Path, requests: int, seeds: int, kept: Kept, policies:
     half_s = 0.5 * requests / rate
     plays: dict[str, Callable[[str, int], Figures]] = {
         "burst": lambda policy, seed: play(policy, burst, seed, replicas=REPLICAS),
+        "burst at any moment": lambda policy, seed: play(policy, burst_at_any_moment, seed, replicas=REPLICAS),
         "hot prompt": lambda policy, seed: play(policy, hot_prompt, seed, replicas=REPLICAS),
         "cold replica joins": lambda policy, seed: play(policy, trace, seed, replicas=REPLICAS, joins_s=half_s / 2),
         "half speed": _with_event(trace, FleetEvent(at_s=half_s / 2, key="replica-0", kind="slow", slowness=2.0)),
@@ -45,7 +47,7 @@ def run_scenarios(folder: Path, requests: int, seeds: int, kept: Kept, policies:
                     policy,
                     lambda policy=policy, seed=seed, make=make: make(policy, seed),
                 )
-                for seed in range(1, seeds + 1)
+                for seed in range(1, seeds * (BURSTS if "burst" in name else 1) + 1)
             )
             rows.append(Row(name, policy, figures))
     return rows
@@ -78,13 +80,21 @@ def _request(at_s: float, shared: int, suffix: int, name: int, output: int) -> T
     return TraceRequest(at_s, tokens, output, blocks=chained_names(blocks), ends=ends)
 
 
-def burst(seed: int) -> Iterator[TraceRequest]:
-    """300 requests with one new prefix of 8,192 tokens within 100 ms, upon a light load of others."""
+def burst(seed: int, offset_s: float = 0.0) -> Iterator[TraceRequest]:
+    """300 requests with one new prefix of 8,192 tokens within 100 ms, upon a light load of others.
+
+    offset_s: by which the light load comes later; with 0, one of its requests comes at the burst's very beginning
+    """
     draw = random.Random(seed)
     times = sorted(10.0 + draw.random() * 0.1 for _ in range(300))
-    others = (_request(at / 4, 0, draw.randrange(500, 3000), 1000 + at, 150) for at in range(80))
+    others = (_request(at / 4 + offset_s, 0, draw.randrange(500, 3000), 1000 + at, 150) for at in range(80))
     ours = (_request(at_s, 8192, 128, 2000 + number, 64) for number, at_s in enumerate(times))
     yield from sorted([*others, *ours], key=lambda request: request.at_s)
+
+
+def burst_at_any_moment(seed: int) -> Iterator[TraceRequest]:
+    """Make the burst with the light load at another moment for each seed."""
+    return burst(seed, random.Random(~seed).random() / 4)
 
 
 def hot_prompt(seed: int) -> Iterator[TraceRequest]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from naive_engine import NaiveEngine, NaiveJob
 
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
+from longboat.simulator.engine.decode_batch import DecodeBatch
 from longboat.simulator.engine.engine import SimEngine
 from longboat.simulator.engine.host import Host
 from longboat.simulator.engine.jitter import Jitter
@@ -109,6 +110,16 @@ def test_gives_what_an_engine_gives_that_makes_each_step(
         assert job.first_s == pytest.approx(expected.first_s, abs=1e-9)
         assert listener.ended_s[job] == pytest.approx(expected.end_s, abs=1e-9)
         assert (job.cached_tokens, job.preemptions) == (expected.cached, expected.preemptions)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 40), st.integers(0, 80))
+def test_steps_fit_where_there_are_the_blocks_that_they_need(targets: list[int], steps: int, blocks: int) -> None:
+    decodes = DecodeBatch(BLOCK)
+    for number, target in enumerate(targets):
+        job = Job(Prompt(f"{number}", target), 100, 0.0)
+        job.target = target
+        decodes.enter(job)
+    assert decodes.fits(steps, blocks) == (decodes.blocks_needed(steps) <= blocks)
 
 
 def test_counts_every_gap_between_tokens() -> None:

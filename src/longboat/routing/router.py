@@ -171,9 +171,12 @@ class Router(View):
 
 def _able(endpoints: Sequence[E], tried: Container[str], overfull: bool) -> list[E]:
     """Return the endpoints that may have the request; suspect ones only where there are no others."""
+    everyone = list(endpoints)
+    if not tried and all(e.ready and e.capacity is None and not e.suspect for e in everyone):
+        return everyone
     found: list[E] = []
     suspects, retries = False, bool(tried)
-    for e in endpoints:
+    for e in everyone:
         if e.ready and not (retries and e.key in tried):
             capacity = e.capacity
             if overfull or capacity is None or e.outstanding < capacity:

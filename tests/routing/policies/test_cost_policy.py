@@ -130,6 +130,26 @@ def test_own_prefills_in_a_report_count_once() -> None:
     assert fleet.choose(prompt("b", "b"))[1].terms[0][0] == pytest.approx(before)
 
 
+def test_terms_are_those_of_their_own_decision() -> None:
+    fleet = Fleet(Cost(SEED), 3)
+    fleet.send(prompt("a", "a" * 20))
+    _, choice = fleet.choose(prompt("b", "b" * 5))
+    seen = list(choice.terms)
+    fleet.send(prompt("c", "c" * 30))
+    later = list(fleet.choose(prompt("d", "d" * 9))[1].terms)
+    assert list(choice.terms) == seen != later
+
+
+def test_a_policy_that_does_not_explain_chooses_the_same() -> None:
+    chosen: list[list[str]] = []
+    for explains in (True, False):
+        fleet = Fleet(Cost(SEED), 4)
+        fleet.router.policy.explains = explains
+        chosen.append([fleet.send(prompt(f"r{number}", "abcde"[: number % 5 + 1])) for number in range(40)])
+        assert len(fleet.choose(prompt("last", "a"))[1].terms) == (4 if explains else 0)
+    assert chosen[0] == chosen[1]
+
+
 def test_seconds_that_only_one_replica_costs_are_weighed() -> None:
     fleet = Fleet(Cost(SEED), 2)
     home = fleet.serve(prompt("a", "ab"))

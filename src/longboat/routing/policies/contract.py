@@ -115,6 +115,7 @@ class RoutingPolicy:
     name = ""
     terms: tuple[str, ...] = ()  # names of the columns of ``Choice.terms``; those in seconds end in ``_s``
     reads_prefixes = False  # whether it needs the blocks of prompts
+    explains = True  # whether choices have terms; off where choices are not looked at, which saves time
 
     def choose(
         self, prompt: Prompt, replicas: Sequence[ReplicaLoad], view: View, *, now_s: float, turn: int,

@@ -33,12 +33,10 @@ _LOAD_MEMORY_S: Final = 30.0  # time over which the load of the fleet is taken
 class TermRows(Sequence[tuple[float, ...]]):
     """Rows of the table of costs, made when they are read: most decisions are never looked at."""
 
-    def __init__(
-        self, waits: list[float], prefills: list[float], costs: list[float], extra_s: Sequence[float] = ()
-    ) -> None:
-        self._waits = waits
-        self._prefills = prefills
-        self._costs = costs  # the sums of all terms
+    def __init__(self, queues: list[PrefillQueue], extra_s: Sequence[float] = ()) -> None:
+        self._waits = [queue.seen_wait_s for queue in queues]
+        self._prefills = [queue.seen_prefill_s for queue in queues]
+        self._costs = [queue.seen_cost_s for queue in queues]  # the sums of all terms
         self._extra_s = extra_s  # empty: all are 0
 
     def __len__(self) -> int:
@@ -62,8 +60,9 @@ class Cheapest(Choice):
     __slots__ = ("_num_tokens", "_wait_s")
 
     def __init__(
-        self, at: int, num_tokens: int, *, cached_tokens: int, depth: int, wait_s: float, ttft_s: float, terms: TermRows
-    ) -> None:
+        self, at: int, num_tokens: int, *, cached_tokens: int, depth: int, wait_s: float, ttft_s: float,
+        terms: Sequence[tuple[float, ...]],
+    ) -> None:  # fmt: skip
         super().__init__(at, "", cached_tokens=cached_tokens, depth=depth, ttft_s=ttft_s, terms=terms)
         self._num_tokens = num_tokens  # of the prompt
         self._wait_s = wait_s  # for the prefills before
@@ -127,11 +126,11 @@ class Cost(RoutingPolicy):
         least = float(num_tokens - _cached(prompt, deepest))
         depth = 0
         uncached, context = float(num_tokens), 0.5 * num_tokens * num_tokens
-        waits, prefills, costs = [0.0] * len(replicas), [0.0] * len(replicas), [0.0] * len(replicas)
+        queues: list[PrefillQueue] = []
         request_s = line.request_s
         has_extra = len(extra_s) > 0
         lowest = 1e30
-        for at, replica in enumerate(replicas):
+        for replica in replicas:
             queue = self._queue(replica, now_s)
             if depths[replica.slot] != depth:
                 depth = depths[replica.slot]
@@ -151,17 +150,18 @@ class Cost(RoutingPolicy):
             other_s += copy_s * (uncached - least)
             cost = wait_s + prefill_s + other_s
             if has_extra:
-                cost += extra_s[at]
-            waits[at], prefills[at], costs[at] = wait_s, prefill_s, cost
+                cost += extra_s[len(queues)]
+            queue.seen_wait_s, queue.seen_prefill_s, queue.seen_cost_s = wait_s, prefill_s, cost
+            queues.append(queue)
             if cost < lowest:
                 lowest = cost
         if uses >= 1.0:
-            lowest = self._invest(prompt, replicas, costs, waits, depths, deepest, uses, copy_s, lowest, now_s)
-        best = self._of_near(prompt, replicas, costs, lowest, depths)
-        depth = depths[replicas[best].slot]
+            lowest = self._invest(prompt, replicas, queues, depths, deepest, uses, copy_s, lowest)
+        best = self._of_near(prompt, replicas, queues, lowest, depths)
+        depth, queue = depths[replicas[best].slot], queues[best]
         return Cheapest(
-            best, num_tokens, cached_tokens=_cached(prompt, depth), depth=depth,
-            wait_s=waits[best], ttft_s=waits[best] + prefills[best], terms=TermRows(waits, prefills, costs, extra_s),
+            best, num_tokens, cached_tokens=_cached(prompt, depth), depth=depth, wait_s=queue.seen_wait_s,
+            ttft_s=queue.seen_wait_s + queue.seen_prefill_s, terms=TermRows(queues, extra_s) if self.explains else (),
         )  # fmt: skip
 
     def _copy_weight(self, prompt: Prompt, deepest: int) -> float:
@@ -170,8 +170,8 @@ class Cost(RoutingPolicy):
         return COPY_WEIGHT * max(0.0, 1.0 - self._lost_reuse.part / COPY_LOST)
 
     def _invest(
-        self, prompt: Prompt, replicas: list[ReplicaLoad], costs: list[float], waits: list[float],
-        depths: list[int], deepest: int, uses: float, copy_s: float, lowest: float, now_s: float,
+        self, prompt: Prompt, replicas: list[ReplicaLoad], queues: list[PrefillQueue],
+        depths: list[int], deepest: int, uses: float, copy_s: float, lowest: float,
     ) -> float:  # fmt: skip
         """Take off the costs what later requests gain from one more copy of a popular prefix; return the lowest.
 
@@ -182,16 +182,17 @@ class Cost(RoutingPolicy):
         """
         line = self.prefill_time
         work = Work(max(1, prompt.num_tokens - prompt.tokens_at(deepest)), prompt.num_tokens)
-        held_s = min([costs[at] for at, replica in enumerate(replicas) if depths[replica.slot] == deepest])
+        held_s = min([queues[at].seen_cost_s for at, one in enumerate(replicas) if depths[one.slot] == deepest])
         for at, replica in enumerate(replicas):
             if depths[replica.slot] < deepest:
+                queue = queues[at]
                 then_s = line.seconds(work) + line.resident_s * replica.decode_tokens
-                then_s = waits[at] + self._queue(replica, now_s).pace * then_s
+                then_s = queue.seen_wait_s + queue.pace * then_s
                 if held_s > then_s:
                     charged_s = copy_s * (_cached(prompt, deepest) - _cached(prompt, depths[replica.slot]))
                     gain_s = charged_s + uses * (held_s - then_s)
-                    costs[at] = min(costs[at], max(then_s, costs[at] - gain_s))
-                    lowest = min(lowest, costs[at])
+                    queue.seen_cost_s = min(queue.seen_cost_s, max(then_s, queue.seen_cost_s - gain_s))
+                    lowest = min(lowest, queue.seen_cost_s)
         return lowest
 
     def _count(self, prompt: Prompt, depth: int, now_s: float) -> float:
@@ -228,14 +229,14 @@ class Cost(RoutingPolicy):
         return queue
 
     def _of_near(
-        self, prompt: Prompt, replicas: list[ReplicaLoad], costs: list[float], lowest: float, depths: list[int]
+        self, prompt: Prompt, replicas: list[ReplicaLoad], queues: list[PrefillQueue], lowest: float, depths: list[int]
     ) -> int:
         """Return one whose cost is nearly the lowest and that is not far busier: of these, one that holds most.
 
         Costs are seconds until the first token. Streams that share a replica also slow one another down afterwards.
         """
         bound = lowest + min(lowest * NEAR, NEAR_MOST_S) + NEAR_S
-        near = [at for at, cost in enumerate(costs) if cost <= bound]
+        near = [at for at, queue in enumerate(queues) if queue.seen_cost_s <= bound]
         if len(near) == 1:
             return near[0]
         home = self._sessions.get(prompt.session, -1) if prompt.session else -1
@@ -243,9 +244,10 @@ class Cost(RoutingPolicy):
         for at in near:
             least = min(least, replicas[at].requests)
         many, deepest = MANY * (1 + least), 0
-        near = [at for at in near if replicas[at].requests < many or replicas[at].slot == home]
         for at in near:
-            deepest = max(deepest, depths[replicas[at].slot])
+            replica = replicas[at]
+            if depths[replica.slot] > deepest and (replica.requests < many or replica.slot == home):
+                deepest = depths[replica.slot]
         name = prompt.blocks[deepest * BLOCK_BYTES : (deepest + 1) * BLOCK_BYTES] or prompt.key.encode()
         factor = crc32(name) % (_PRIME - 1) + 1
         best, highest = near[0], -1
@@ -253,11 +255,10 @@ class Cost(RoutingPolicy):
             replica = replicas[at]
             if replica.slot == home:
                 return at
-            if depths[replica.slot] < deepest:
-                continue
-            score = _product(replica.spread, factor)
-            if score > highest:
-                best, highest = at, score
+            if depths[replica.slot] == deepest and replica.requests < many:
+                score = _product(replica.spread, factor)
+                if score > highest:
+                    best, highest = at, score
         return best
 
     def sent(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int, now_s: float) -> None:

@@ -51,6 +51,7 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self.stored = 0.0  # uncached tokens that it had to store, in units of the policy
         self.places = Places()
         self.queued_s = 0.0  # predicted seconds of all its prefills under way
+        self.seen_wait_s = self.seen_prefill_s = self.seen_cost_s = 0.0  # terms of the last decision that weighed it
         self._prefills: dict[str, _Prefill] = {}  # by request; the first is being computed
         self._head_s = 0.0  # predicted seconds of those that the step under way computes
         self._head_tokens = 0.0  # their tokens to compute

@@ -57,6 +57,15 @@ class Work:
             self.requests += other.requests
 
 
+class _Sum:
+    """A number that compiled code changes in place: an item of a list of numbers would be made each time."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+
 class PrefillTime:
     """Seconds of a prefill at the mean replica of a model.
 
@@ -74,8 +83,9 @@ class PrefillTime:
         self._prior = _PRIOR
         self._mean_s = 0.0  # of the times of late
         self._seed = [seed.request_s, seed.token_s, seed.token_context_s, seed.resident_s]
-        self._matrix = [[0.0] * (at + 1) for at in range(_TERMS)]  # symmetric: its lower half
-        self._vector = [0.0] * _TERMS
+        self._matrix = [[_Sum() for _ in range(at + 1)] for at in range(_TERMS)]  # symmetric: its lower half
+        self._vector = [_Sum() for _ in range(_TERMS)]
+        self._row = [_Sum() for _ in range(_TERMS)]  # terms of the sample that is being taken, scaled and weighted
         self._scale = [1.0, 1e3, 1e7, 1e5]  # usual sizes of the terms, for a well-conditioned matrix
 
     def seconds(self, work: Work) -> float:
@@ -89,19 +99,23 @@ class PrefillTime:
 
     def learn(self, work: Work, seconds: float) -> None:
         """Take a measured time."""
-        terms = [work.requests, work.tokens, work.context, work.resident]
         predicted_s = self.seconds(work)
         if self.samples > _TRUSTED:
             seconds = min(seconds, _OUTLIER * predicted_s)
         self._mean_s += (seconds - self._mean_s) / min(self.samples + 1.0, _MEAN_OF)
         weight = 1.0 / max(0.5 * (predicted_s + seconds) + self._mean_s, 1e-4)
-        row = [terms[at] / self._scale[at] * weight for at in range(_TERMS)]
+        row, scale = self._row, self._scale
+        row[0].value = work.requests / scale[0] * weight
+        row[1].value = work.tokens / scale[1] * weight
+        row[2].value = work.context / scale[2] * weight
+        row[3].value = work.resident / scale[3] * weight
         target = seconds * weight
         for at in range(_TERMS):
-            line, value = self._matrix[at], row[at]
-            for other in range(at + 1):
-                line[other] = line[other] * _FORGET + value * row[other]
-            self._vector[at] = self._vector[at] * _FORGET + value * target
+            value = row[at].value
+            for other, held in enumerate(self._matrix[at]):
+                held.value = held.value * _FORGET + value * row[other].value
+            held = self._vector[at]
+            held.value = held.value * _FORGET + value * target
         self.samples += 1
         self._prior = max(_PRIOR_LEFT, self._prior * _PRIOR_KEEPS)
         if self.samples % (_EVERY if self.samples < _TRUSTED else _LATER) == 0 or self.samples < _EVERY:
@@ -126,13 +140,17 @@ class PrefillTime:
             if free[at]:
                 scaled = self._seed[at] * self._scale[at]
                 strength = self._prior / max(scaled * scaled, 1e-4)
-                row = [self._matrix[max(at, other)][min(at, other)] if free[other] else 0.0 for other in range(_TERMS)]
+                row = [self._product(at, other) if free[other] else 0.0 for other in range(_TERMS)]
                 row[at] += strength
-                row.append(self._vector[at] + strength * scaled)
+                row.append(self._vector[at].value + strength * scaled)
             else:
                 row = [1.0 if other == at else 0.0 for other in range(_TERMS + 1)]
             rows.append(row)
         return _eliminate(rows)
+
+    def _product(self, at: int, other: int) -> float:
+        """Return the sum over the samples of the product of two terms."""
+        return self._matrix[max(at, other)][min(at, other)].value
 
 
 def _eliminate(rows: list[list[float]]) -> list[float]:

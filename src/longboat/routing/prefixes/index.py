@@ -76,12 +76,10 @@ class DictIndex:
         holders, bit = self._holders, 1 << slot
         for at in range(0, len(blocks), BLOCK_BYTES):
             name = blocks[at : at + BLOCK_BYTES]
-            slots = holders.get(name)
-            if slots is None:
-                holders[name] = bit
-            else:
+            slots = holders.get(name, 0)
+            if slots:
                 del holders[name]  # it becomes the last one
-                holders[name] = slots | bit
+            holders[name] = slots | bit
         if len(holders) > self._max_blocks:
             leaving = len(holders) - self._max_blocks + self._max_blocks // _LEAVE_TOGETHER
             for name in list(islice(holders, leaving)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from longboat.core.policy import QueuePolicy
 from longboat.routing.capacity.slots import Demand
@@ -25,13 +26,13 @@ from longboat.routing.queue.wait_forecast import forecast_s
 
 __all__ = ("GRANTED", "UNBOUNDED", "Granted", "Queued", "Rejected", "RejectedReason", "Scheduler", "Ticket")
 
-UNBOUNDED = 1 << 30
+UNBOUNDED: Final = 1 << 30
 """Value for ``slots`` where replicas have no capacity of their own."""
 
-_MAX_OVERFULL = 2
+_MAX_OVERFULL: Final = 2
 """Tenants below their share of the places may wait beyond ``max_waiting``, up to this multiple of it."""
 
-_MAX_RETRY_WAITS = 4
+_MAX_RETRY_WAITS: Final = 4
 """``Retry-After`` is at most this multiple of the wait that was predicted for the request."""
 
 

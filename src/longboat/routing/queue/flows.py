@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import Any
+from typing import Any, Final
 
 from longboat.routing.queue.queue_entry import OUTSIDE
 from longboat.routing.queue.recent_demand import RecentDemand, slots_wanted
@@ -12,10 +12,10 @@ from longboat.routing.queue.throughput import EstimateBias
 
 __all__ = ("ACTIVE_S", "Flow", "Flows", "Level", "Tenant", "Ticket")
 
-ACTIVE_S = 30.0
+ACTIVE_S: Final = 30.0
 """A tenant counts in the division of shares until it had nothing waiting or running for this long."""
 
-_SWEEP_S = 1.0
+_SWEEP_S: Final = 1.0
 
 
 class Ticket:  # size: a plain record without behaviour

@@ -68,7 +68,7 @@ class Batch:
     def steps_alike(self) -> int:
         """Return the steps until a job ends or the cache is full, where all that run decode."""
         steps = self.decodes.steps_to_finish()
-        while steps > 1 and self.decodes.blocks_needed(steps) - self._blocks_ahead > self.cache.free:
+        while steps > 1 and not self.decodes.fits(steps, self.cache.free + self._blocks_ahead):
             steps //= 2
         return steps
 
@@ -100,7 +100,7 @@ class Batch:
     def _make_room(self, now_s: float) -> bool:
         """Make room for one step of all that decode: the job that was taken in last goes back to the queue."""
         preempted = False
-        while self.decodes.blocks_needed(1) > self.cache.free:
+        while not self.decodes.fits(1, self.cache.free):
             job, _ = self.running.popitem()
             if job.decoding:
                 self.decodes.leave(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from heapq import heappop, heappush
 
 from longboat.simulator.engine.job import Job
 
@@ -31,7 +31,7 @@ class DecodeBatch:
         ending = self._ending.get(job.finish_step)
         if ending is None:
             self._ending[job.finish_step] = [job]
-            heapq.heappush(self._ends, job.finish_step)
+            heappush(self._ends, job.finish_step)
         else:
             ending.append(job)
         self.num_jobs += 1
@@ -48,6 +48,10 @@ class DecodeBatch:
         self.num_jobs -= 1
         self.kv_tokens -= job.target + 1
         self._phases[(job.entry_step - (job.target - steps)) % self._block_tokens] -= 1
+
+    def fits(self, steps: int, blocks: int) -> bool:
+        """Return whether as many blocks are enough for the next ``steps`` steps."""
+        return (steps // self._block_tokens + 1) * self.num_jobs <= blocks or self.blocks_needed(steps) <= blocks
 
     def blocks_needed(self, steps: int) -> int:
         """Return the blocks that the jobs need for the next ``steps`` steps, beyond those that they have."""
@@ -66,7 +70,7 @@ class DecodeBatch:
             for job in self._ending[step]:
                 if job.decoding and job.finish_step == step:
                     return step - self.num_steps
-            del self._ending[heapq.heappop(self._ends)]
+            del self._ending[heappop(self._ends)]
 
     def advance(self, steps: int) -> list[Job]:
         """Give each job as many tokens, and return those that end; they have left."""
@@ -74,7 +78,7 @@ class DecodeBatch:
         self.kv_tokens += steps * self.num_jobs
         ended: list[Job] = []
         while self._ends and self._ends[0] <= self.num_steps:
-            step = heapq.heappop(self._ends)
+            step = heappop(self._ends)
             for job in self._ending.pop(step):
                 if job.decoding and job.finish_step == step:
                     self.leave(job)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 __all__ = ("COLD_AFTER_S", "StepTime")
 
-COLD_AFTER_S = 0.05
+COLD_AFTER_S: Final = 0.05
 """Seconds without a step after which an engine is cold: the caches of its processors hold other things."""
 
 

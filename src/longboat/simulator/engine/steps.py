@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from longboat.simulator.engine.batch import Batch
 from longboat.simulator.engine.jitter import Jitter
@@ -10,8 +11,8 @@ from longboat.simulator.engine.step_time import StepTime
 
 __all__ = ("Steps",)
 
-_IDLE_S = -1.0
-_EARLY = 1e-9  # part of a step: an arrival that is so shortly after a step's end counts as before it
+_IDLE_S: Final = -1.0
+_EARLY: Final = 1e-9  # part of a step: an arrival that is so shortly after a step's end counts as before it
 
 
 class Steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from longboat.routing.policies.contract import RoutingPolicy
 from longboat.routing.prefixes.index import DictIndex, PrefixIndex
@@ -22,7 +23,7 @@ from longboat.simulator.traces.trace_request import TraceRequest
 
 __all__ = ("simulate",)
 
-_SWEEP_S = 0.1
+_SWEEP_S: Final = 0.1
 _COLLECT_AFTER = 200_000
 """Objects after which Python looks for cycles during a run: what a request leaves behind is in none."""
 
@@ -81,6 +82,7 @@ class _Simulation:
         for _ in range(fleet.gateways):
             made = policy()
             name = made.name
+            made.explains = False
             self._gateways.append(SimGateway(Router(made, index()), fleet.queue, self._endpoints(), self))
         self._recorder = Recorder(name, fleet)
         hosts = {spec.host: Host(fleet.crowding) for spec in fleet.replicas if spec.host}

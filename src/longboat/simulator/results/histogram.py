@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 __all__ = ("Histogram",)
 
-_RATIO = 1.005  # between the ends of a bin: a quantile is off by a quarter of a percent
-_LEAST = 1e-7  # values below it count as it
-_LOG_RATIO = math.log(_RATIO)
-_FIRST = math.floor(math.log(_LEAST) / _LOG_RATIO)  # number of the bin of the least value
+_RATIO: Final = 1.005  # between the ends of a bin: a quantile is off by a quarter of a percent
+_LEAST: Final = 1e-7  # values below it count as it
+_LOG_RATIO: Final = math.log(_RATIO)
+_FIRST: Final = math.floor(math.log(_LEAST) / _LOG_RATIO)  # number of the bin of the least value
 
 
 class Histogram:
