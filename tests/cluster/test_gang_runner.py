@@ -19,7 +19,7 @@ from longboat.core.errors import EngineError, UserInputError
 from longboat.core.plan import GangPlan, GangShape, RankResources
 from longboat.core.states import Phase, RankState, ResumeLevel
 from longboat.engines.registry import adapter_for
-from longboat.engines.resume_proof import ResumeProof
+from longboat.engines.resume_proof import ResumeProof, Send
 
 MODEL = ServedModel(name="tiny", source="builtin:tiny", engine=EngineSettings(kind="fake"))
 REVISION = "0123456789abcdef"
@@ -300,7 +300,7 @@ async def announced_level(controller: Controller, level: ResumeLevel) -> None:
 async def test_a_ready_replica_announces_what_it_proved(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+    async def prove(send: Send, model: str, *, timeout_s: float) -> ResumeProof:
         asked.append(model)
         return CARRIED
 
@@ -316,7 +316,7 @@ async def test_a_ready_replica_announces_what_it_proved(engine_port: int, monkey
 async def test_no_stream_begins_before_a_proof_of_some_seconds(
     engine_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+    async def prove(send: Send, model: str, *, timeout_s: float) -> ResumeProof:
         await asyncio.sleep(2.5)
         return CARRIED
 
@@ -332,7 +332,7 @@ async def test_a_slow_proof_does_not_hold_up_readiness(engine_port: int, monkeyp
     monkeypatch.setattr(prover_module, "PROOF_WAIT_S", 0.2)
     go_on = asyncio.Event()
 
-    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+    async def prove(send: Send, model: str, *, timeout_s: float) -> ResumeProof:
         await go_on.wait()
         return CARRIED
 
@@ -349,7 +349,7 @@ async def test_an_engine_that_failed_its_proof_gets_another_chance(
 ) -> None:
     proofs = [ResumeProof(level=ResumeLevel.REPLAY, detail="busy"), ResumeProof(level=ResumeLevel.NONE), CARRIED]
 
-    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+    async def prove(send: Send, model: str, *, timeout_s: float) -> ResumeProof:
         return proofs.pop(0)
 
     monkeypatch.setattr(prover_module, "prove", prove)
@@ -368,7 +368,7 @@ async def test_a_replica_claims_what_its_revision_proved_here_and_proves_it_agai
     go_on, proofs = asyncio.Event(), ProofMemory(tmp_path)
     proofs.remember(REVISION)
 
-    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+    async def prove(send: Send, model: str, *, timeout_s: float) -> ResumeProof:
         await go_on.wait()
         return ResumeProof(level=level)
 
@@ -386,7 +386,7 @@ async def test_a_replica_claims_what_its_revision_proved_here_and_proves_it_agai
 async def test_a_proof_is_remembered_for_its_revision_alone(
     engine_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+    async def prove(send: Send, model: str, *, timeout_s: float) -> ResumeProof:
         return CARRIED
 
     monkeypatch.setattr(prover_module, "prove", prove)
@@ -399,7 +399,7 @@ async def test_a_proof_is_remembered_for_its_revision_alone(
 
 
 async def test_an_engine_that_cannot_be_tried_serves(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+    async def prove(send: Send, model: str, *, timeout_s: float) -> ResumeProof:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(prover_module, "prove", prove)

@@ -11,6 +11,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from longboat.engines.launch.overlay import build_overlay
 from longboat.engines.llamacpp.adapter import LlamaCppAdapter
 from longboat.engines.resume_proof import prove
 from longboat.folders import home_folder
+from longboat.gateway.http.message import ask
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -153,7 +155,7 @@ def without_built_programs(environment: EngineEnvironment, folder: Path) -> str:
 
 
 async def test_a_response_can_be_repeated_from_its_beginning(server: Server) -> None:
-    proof = await prove(server.url, KEY, "tiny", timeout_s=60)
+    proof = await prove(partial(ask, server.url, api_key=KEY), "tiny", timeout_s=60)
     assert proof.level is ResumeLevel.REPLAY, proof
     assert all(case.passed for case in proof.cases)
 

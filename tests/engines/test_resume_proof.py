@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,13 +14,14 @@ from engines.fake_process import fake_engine
 from free_ports import free_port
 from longboat.core.states import ResumeLevel
 from longboat.engines.resume_proof import ResumeProof, prove
+from longboat.gateway.http.message import ask
 
 KEY = "s3cret"
 
 
 def proof_of(*flags: str, key: str = KEY) -> ResumeProof:
     with fake_engine(*flags, key=KEY) as engine:
-        return asyncio.run(prove(engine.url, key, "m", timeout_s=20.0))
+        return asyncio.run(prove(partial(ask, engine.url, api_key=key), "m", timeout_s=20.0))
 
 
 def test_engine_that_carries_proves_each_kind_of_answer() -> None:
@@ -43,14 +45,14 @@ def test_engine_that_cannot_be_asked_has_no_level_and_a_reason(flags: tuple[str,
 
 
 def test_engine_that_is_not_there_proves_nothing() -> None:
-    proof = asyncio.run(prove(f"http://127.0.0.1:{free_port()}", KEY, "m", timeout_s=5.0))
+    proof = asyncio.run(prove(partial(ask, f"http://127.0.0.1:{free_port()}", api_key=KEY), "m", timeout_s=5.0))
     assert proof.level == ResumeLevel.NONE
     assert "failed during its proof" in proof.detail
 
 
 def test_engine_that_is_too_slow_proves_nothing_in_time() -> None:
     with fake_engine("--ttft-ms", "5000", key=KEY) as engine:
-        proof = asyncio.run(prove(engine.url, KEY, "m", timeout_s=0.5))
+        proof = asyncio.run(prove(partial(ask, engine.url, api_key=KEY), "m", timeout_s=0.5))
     assert proof.level == ResumeLevel.NONE
     assert "within 0.5 s" in proof.detail or "broke off" in proof.detail
 
@@ -86,7 +88,9 @@ def test_engine_that_carries_wrongly_is_believed_only_what_it_proved() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        proof = asyncio.run(prove(f"http://127.0.0.1:{server.server_port}", KEY, "m", timeout_s=20.0))
+        proof = asyncio.run(
+            prove(partial(ask, f"http://127.0.0.1:{server.server_port}", api_key=KEY), "m", timeout_s=20.0)
+        )
     finally:
         server.shutdown()
         server.server_close()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from longboat.builtin import ensure
 from longboat.core.plan import GangPlan, GangShape, RankResources
 from longboat.core.states import ResumeLevel
 from longboat.engines.resume_proof import prove
+from longboat.gateway.http.message import ask
 
 pytestmark = [
     pytest.mark.engine,
@@ -78,5 +80,5 @@ def test_cut_answer_continues_on_an_engine_of_another_split(engines: dict[str, s
 
 
 def test_engine_with_two_data_ranks_proves_that_it_carries(engines: dict[str, str]) -> None:
-    proof = asyncio.run(prove(engines["data"], KEY, "tiny", timeout_s=120.0))
+    proof = asyncio.run(prove(partial(ask, engines["data"], api_key=KEY), "tiny", timeout_s=120.0))
     assert proof.level == ResumeLevel.CARRIED, proof

@@ -27,6 +27,7 @@ from longboat.core.states import ResumeLevel
 from longboat.engines.metrics import read_samples, total_of
 from longboat.engines.registry import adapter_for
 from longboat.engines.resume_proof import prove
+from longboat.gateway.http.message import ask
 
 NUM_CUTS = int(os.environ.get("LONGBOAT_TEST_CUTS", "1"))
 KEY, SEED = "a-secret", 77
@@ -111,7 +112,7 @@ def _without_logprobs(path: str, events: list[dict[str, Any]]) -> Any:
 
 
 def test_replica_proves_that_it_replays(engines: tuple[str, str]) -> None:
-    proof = asyncio.run(prove(engines[0], KEY, "tiny", timeout_s=120.0))
+    proof = asyncio.run(prove(partial(ask, engines[0], api_key=KEY), "tiny", timeout_s=120.0))
     assert proof.level == ResumeLevel.REPLAY, proof
 
 

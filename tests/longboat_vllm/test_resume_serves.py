@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -24,6 +25,7 @@ from engines.test_vllm_serves import plan_on_loopback
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.core.states import ResumeLevel
 from longboat.engines.resume_proof import prove
+from longboat.gateway.http.message import ask
 
 NUM_CUTS = int(os.environ.get("LONGBOAT_TEST_CUTS", "1"))
 REPLAYED = tuple(KINDS)[:: 1 if NUM_CUTS > 1 else 8]
@@ -84,7 +86,7 @@ def test_unfaulted_answers_of_both_replicas_are_equal(engines: tuple[str, str]) 
 
 
 def test_replica_proves_that_it_carries(engines: tuple[str, str]) -> None:
-    proof = asyncio.run(prove(engines[0], KEY, "tiny", timeout_s=120.0))
+    proof = asyncio.run(prove(partial(ask, engines[0], api_key=KEY), "tiny", timeout_s=120.0))
     assert proof.level == ResumeLevel.CARRIED, proof
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.core.states import ResumeLevel
 from longboat.engines.resume_proof import prove
 from longboat.engines.vllm.adapter import VllmAdapter
+from longboat.gateway.http.message import ask
 
 pytestmark = [
     pytest.mark.engine,
@@ -65,7 +67,7 @@ def test_cut_answer_is_repeated_and_goes_on(engines: dict[str, str], kind: str) 
 
 
 def test_engine_proves_that_it_repeats_and_says_why_not_more(engines: dict[str, str]) -> None:
-    proof = asyncio.run(prove(engines["one"], KEY, "tiny", timeout_s=120.0))
+    proof = asyncio.run(prove(partial(ask, engines["one"], api_key=KEY), "tiny", timeout_s=120.0))
     assert proof.level == ResumeLevel.REPLAY, proof
     assert "speculative decoding" in proof.detail
 

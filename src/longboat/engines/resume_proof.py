@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from longboat.core.states import ResumeLevel
 
-if TYPE_CHECKING:
-    import httpx
+__all__ = ("ProofCase", "ResumeProof", "Send", "prove")
 
-__all__ = ("ProofCase", "ResumeProof", "prove")
+
+class Response(Protocol):
+    """The engine's response to a request."""
+
+    status: int
+    body: bytes
+
+
+Send = Callable[..., Awaitable[Response]]
 
 _OK = 200
 _MODES = (ResumeLevel.CARRIED, ResumeLevel.REPLAY)
@@ -51,40 +59,35 @@ class ResumeProof:
     detail: str = ""  # why no higher level was proved, in one sentence; empty at the highest
 
 
-async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
-    """Find the highest level at which the engine at ``url`` continues identically. Never raises for the engine's
-    faults.
+async def prove(send: Send, model: str, *, timeout_s: float) -> ResumeProof:
+    """Find the highest level at which an engine continues identically. Never raises for the engine's faults.
 
     A way of continuing counts only if every kind of response is identical; a kind that the engine does not offer at all
     (no grammars, say) is left out. About 100 tokens are generated. Each case has a second try with another prompt:
-    on GPUs,
-    sums may differ while other requests run.
+    on GPUs, sums may differ while other requests run.
+    send: sends the engine a request, as ``longboat.gateway.http.message.ask`` does
     timeout_s: for all cases together; a case that was not proved by then counts as failed
     """
-    import httpx  # takes a tenth of a second, which a supervisor spends while its engine starts
-
     cases: list[ProofCase] = []
-    headers = {"authorization": f"Bearer {api_key}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s, trust_env=False) as client:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await _prove(client, model, cases)
-        except TimeoutError:
-            detail = f"not proved within {timeout_s:g} s"
-        except (httpx.HTTPError, ValueError) as error:
-            detail = f"the engine failed during its proof: {error!r}"
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _prove(functools.partial(send, timeout_s=timeout_s), model, cases)
+    except TimeoutError:
+        detail = f"not proved within {timeout_s:g} s"
+    except (OSError, ValueError) as error:
+        detail = f"the engine failed during its proof: {error!r}"
     return ResumeProof(level=ResumeLevel.NONE, cases=tuple(cases), detail=detail)
 
 
-async def _prove(client: httpx.AsyncClient, model: str, cases: list[ProofCase]) -> ResumeProof:
-    offered = await _offered(client)
+async def _prove(send: Send, model: str, cases: list[ProofCase]) -> ResumeProof:
+    offered = await _offered(send)
     if isinstance(offered, str):
         return ResumeProof(level=ResumeLevel.NONE, detail=offered)
     details = [str(offered.get("detail") or "")]
     for mode in _MODES:
         if not offered.get(str(mode)):
             continue
-        tried = [await _case(client, model, mode, kind) for kind in _KINDS]
+        tried = [await _case(send, model, mode, kind) for kind in _KINDS]
         done = [case for case in tried if case is not None]
         cases += done
         failed = [case for case in done if not case.passed]
@@ -100,27 +103,27 @@ def _joined(details: Sequence[str]) -> str:
     return "; ".join(detail for detail in details if detail)
 
 
-async def _offered(client: httpx.AsyncClient) -> Mapping[str, Any] | str:
+async def _offered(send: Send) -> Mapping[str, Any] | str:
     """Return what the engine says it can do; a sentence when it says nothing."""
-    response = await client.get("/longboat/v1/resume")
-    if response.status_code != _OK:
-        return f"the engine has no Longboat plugin (HTTP {response.status_code})"
-    offered = response.json()
+    response = await send("/longboat/v1/resume")
+    if response.status != _OK:
+        return f"the engine has no Longboat plugin (HTTP {response.status})"
+    offered = json.loads(response.body)
     return offered if isinstance(offered, dict) else "the engine's plugin did not answer with a JSON object"
 
 
-async def _case(client: httpx.AsyncClient, model: str, mode: ResumeLevel, kind: str) -> ProofCase | None:
+async def _case(send: Send, model: str, mode: ResumeLevel, kind: str) -> ProofCase | None:
     """Try one kind, cut in its middle and continued; None where the engine does not offer the kind."""
     name, detail = f"{mode} {kind}", ""
     for prompt in _PROMPTS:
         body = {"model": model, "prompt": prompt, "stream": True, **_KINDS[kind]}
-        whole = await _answer(client, body)
+        whole = await _answer(send, body)
         if whole.refusal:
             return None
         if len(whole.ids) < 2:
             detail = "the response was too short to cut"
             continue
-        continued = await _answer(client, body, mode, whole.ids[: len(whole.ids) // 2])
+        continued = await _answer(send, body, mode, whole.ids[: len(whole.ids) // 2])
         detail = continued.refusal or _difference(whole, continued)
         if not detail:
             return ProofCase(name=name, passed=True)
@@ -150,7 +153,7 @@ class _Answer:
 
 
 async def _answer(
-    client: httpx.AsyncClient, body: Mapping[str, Any], mode: ResumeLevel | None = None, prior: Sequence[int] = ()
+    send: Send, body: Mapping[str, Any], mode: ResumeLevel | None = None, prior: Sequence[int] = ()
 ) -> _Answer:
     """Return the stream for ``body``, after ``prior`` where a mode is given."""
     content = json.dumps(body).encode()
@@ -159,13 +162,13 @@ async def _answer(
         carried = json.dumps({"mode": str(mode), "prior": [list(prior)]}).encode()
         content, headers["x-longboat-carry"] = carried + content, str(len(carried))
     answer = _Answer()
-    async with client.stream("POST", "/v1/completions", content=content, headers=headers) as response:
-        if response.status_code != _OK:
-            await response.aread()
-            answer.refusal = f"HTTP {response.status_code}: {response.text[:200]}"
-            return answer
-        async for line in response.aiter_lines():
-            answer.take(line)
+    response = await send("/v1/completions", method="POST", body=content, headers=headers)
+    text = response.body.decode(errors="replace")
+    if response.status != _OK:
+        answer.refusal = f"HTTP {response.status}: {text[:200]}"
+        return answer
+    for line in text.splitlines():
+        answer.take(line)
     return answer
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from longboat.core.states import ResumeLevel
 from longboat.engines.resume_proof import ResumeProof, prove
+from longboat.gateway.http.message import ask
 
 __all__ = ("ProofMemory", "ResumeProver")
 
@@ -22,8 +23,6 @@ PROOF_WAIT_S = 20.0
 """A stream that begins before the first proof is over can never be resumed, so readiness waits for the proof, which
 takes about 100 tokens. An engine whose proof takes longer serves meanwhile, at no level."""
 REMEMBERED = ResumeProof(level=LEVELS[-1], detail="a replica of this revision proved it on this node")
-PROOF_IMPORTS = ("httpx",)
-"""Modules that only the proof needs. They are imported while the engine starts, and not before."""
 _REVISION = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -61,11 +60,6 @@ class ResumeProver:
         self._on_change = on_change
         self._proved_once = asyncio.Event()
 
-    async def prepare(self) -> None:
-        """Import what the proof needs, while the engine starts."""
-        for name in PROOF_IMPORTS:
-            await asyncio.to_thread(importlib.import_module, name)
-
     def remember(self, revision: str) -> None:
         """Claim at once what an earlier replica of the revision proved on this node; ``run`` proves it again."""
         if self._memory is not None and self._memory.has(revision):
@@ -101,6 +95,6 @@ class ResumeProver:
 async def _proof(url: str, api_key: str, model: str) -> ResumeProof:
     try:
         async with asyncio.timeout(PROOF_S * 2):
-            return await prove(url, api_key, model, timeout_s=PROOF_S)
+            return await prove(functools.partial(ask, url, api_key=api_key), model, timeout_s=PROOF_S)
     except Exception as error:  # a replica that cannot be tried still serves
         return ResumeProof(level=ResumeLevel.NONE, detail=f"could not be tried: {error!r}")

@@ -145,7 +145,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             loss = asyncio.create_task(self._gang.first_loss())
             probe = self._adapter.probe(plan)
             ready = asyncio.create_task(self._wait_ready(probe, plan.api_key))
-            watches += [ready, loss, asyncio.create_task(self._proof.prepare())]
+            watches += [ready, loss]
             await asyncio.wait({loss, ready}, return_when=asyncio.FIRST_COMPLETED)
             if loss.done():
                 raise _lost(loss.result())

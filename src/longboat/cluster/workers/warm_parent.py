@@ -24,6 +24,7 @@ from pathlib import Path
 
 from longboat.cluster.workers.fork_request import ForkRequest, Verdict, judge
 from longboat.cluster.workers.forked_worker import become_worker, take_place
+from longboat.cluster.workers.lasting_objects import share_what_is_loaded
 from longboat.cluster.workers.start_worker import GO, fingerprint
 from longboat_vllm.process import forked, keeper
 from longboat_vllm.process.zygote import check_forkable, close_all_but
@@ -85,7 +86,7 @@ class Loaded:
 
 
 def load() -> Loaded:
-    """Load what workers need, without threads and without anything for the cycle collector to look through."""
+    """Load what workers need, without threads, and so that forks write little to it."""
     env = dict(os.environ)
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))  # numpy's library starts threads while it is loaded
     with _no_id_drawn():
@@ -96,6 +97,7 @@ def load() -> Loaded:
     script = str(sys.modules[_SCRIPT].__file__)
     code = compile(Path(script).read_bytes(), script, "exec")
     gc.collect()
+    share_what_is_loaded()
     gc.freeze()
     check_forkable()
     return Loaded(env, script, code)
