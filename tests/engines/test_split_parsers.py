@@ -13,7 +13,7 @@ import pytest
 
 from engines.sglang_node import SGLANG_PYTHON
 from engines.test_vllm import gang
-from engines.test_vllm_serves import ENGINE_PYTHON
+from engines.vllm_node import ENGINE_PYTHON
 from longboat.builtin import ensure
 from longboat.core.plan import GangPlan
 from longboat.engines.contract import EngineAdapter

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import os
-import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from free_ports import free_port
-from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
-from longboat.engines.contract import RankCommand
-from longboat.engines.environments.environment import environment_at
-from longboat.engines.launch.overlay import build_overlay
+from longboat.engines.contract import EngineLoad, RankCommand
 from longboat.engines.vllm.adapter import VllmAdapter
 
-ENGINE_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 ADAPTER = VllmAdapter()
 READY_DEADLINE_S = 400.0
 
@@ -62,21 +59,6 @@ def plan_on_loopback(model_path: Path, *, pipeline: int, num_nodes: int) -> Gang
     )
 
 
-@contextmanager
-def running(command: RankCommand, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one rank as its own process group, killed as a whole at the end."""
-    env = {**os.environ, **{name: value for name, value in command.env.items() if value is not None}}
-    for name in (name for name, value in command.env.items() if value is None):
-        env.pop(name, None)
-    with log.open("wb") as output:
-        process = subprocess.Popen(command.argv, env=env, stdout=output, stderr=output, start_new_session=True)
-    try:
-        yield process
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
-
-
 def answers(plan: GangPlan) -> bool:
     probe = ADAPTER.probe(plan)
     url = f"http://127.0.0.1:{plan.head.ports['api']}{probe.path}"
@@ -88,14 +70,18 @@ def answers(plan: GangPlan) -> bool:
         return False
 
 
-def wait_until_ready(plan: GangPlan, processes: list[subprocess.Popen[bytes]], logs: list[Path]) -> None:
+def wait_until_ready(plan: GangPlan, has_ended: Callable[[], bool], logs: list[Path]) -> None:
     deadline_s = time.monotonic() + READY_DEADLINE_S
     while not answers(plan):
-        ended = [process.args for process in processes if process.poll() is not None]
-        if ended or time.monotonic() > deadline_s:
+        if has_ended() or time.monotonic() > deadline_s:
             tails = "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
-            pytest.fail(f"not ready; ended: {ended}\n{tails}")
-        time.sleep(0.5)
+            pytest.fail(f"not ready; ended: {has_ended()}\n{tails}")
+        time.sleep(0.2)
+
+
+def load_of(plan: GangPlan) -> EngineLoad:
+    with urllib.request.urlopen(f"http://127.0.0.1:{plan.head.ports['api']}/metrics", timeout=30) as response:
+        return ADAPTER.load(response.read().decode())
 
 
 def shared_memory_of(pid: int) -> list[str]:
@@ -112,34 +98,41 @@ def first_phases(log: Path) -> list[Phase]:
     return list(dict.fromkeys(phase for phase in phases if phase))
 
 
-def test_the_log_tells_when_torch_compiles_and_the_code_is_kept(tmp_path: Path) -> None:
-    environment = environment_at("vllm", Path(ENGINE_PYTHON))
-    plan = plan_on_loopback(ensure("builtin:tiny", tmp_path), pipeline=1, num_nodes=1)
+@dataclass
+class CompilesInto(VllmAdapter):
+    """vLLM that keeps compiled code in a folder, as on a device."""
+
+    folder: str
+
+    def command(self, plan: GangPlan, *args: Any) -> RankCommand:
+        made = super().command(plan, *args)
+        return dataclasses.replace(made, env={**made.env, **self.compiled_env(plan, "cpu", self.folder)})
+
+
+async def test_the_log_tells_when_torch_compiles_and_the_code_is_kept(vllm_node: VllmNode, tmp_path: Path) -> None:
+    plan = plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1)
     plan = dataclasses.replace(plan, extra_args=("--no-enforce-eager",))
     log, compiled = tmp_path / "rank0.log", tmp_path / "compiled"
-    command = ADAPTER.command(plan, 0, environment, str(build_overlay(tmp_path, environment)))
-    places = ADAPTER.compiled_env(plan, environment.platform, str(compiled))
-    with running(dataclasses.replace(command, env={**command.env, **places}), log) as process:
-        wait_until_ready(plan, [process], [log])
+    node = dataclasses.replace(vllm_node, adapter=CompilesInto(str(compiled)))
+    async with await node.start(plan, 0, log) as rank:
+        await asyncio.to_thread(wait_until_ready, plan, lambda: rank.ended, [log])
     assert list((compiled / "vllm").rglob("inductor_cache"))
     assert first_phases(log) == [Phase.LOADING, Phase.WARMING, Phase.COMPILING]
 
 
 @pytest.mark.parametrize(("pipeline", "num_nodes"), [(1, 1), (2, 2)], ids=["alone", "two-nodes"])
-def test_gang_answers_and_its_log_and_metrics_are_read(tmp_path: Path, pipeline: int, num_nodes: int) -> None:
-    environment = environment_at("vllm", Path(ENGINE_PYTHON))
-    overlay = str(build_overlay(tmp_path, environment))
-    plan = plan_on_loopback(ensure("builtin:tiny", tmp_path), pipeline=pipeline, num_nodes=num_nodes)
+async def test_gang_answers_and_its_log_and_metrics_are_read(
+    vllm_node: VllmNode, tmp_path: Path, pipeline: int, num_nodes: int
+) -> None:
+    plan = plan_on_loopback(vllm_node.tiny, pipeline=pipeline, num_nodes=num_nodes)
     logs = [tmp_path / f"rank{rank.node_rank}.log" for rank in plan.ranks]
-    with ExitStack() as stack:
-        processes = [
-            stack.enter_context(running(ADAPTER.command(plan, rank, environment, overlay), log))
-            for rank, log in enumerate(logs)
+    async with AsyncExitStack() as stack:
+        ranks = [
+            await stack.enter_async_context(await vllm_node.start(plan, rank, log)) for rank, log in enumerate(logs)
         ]
-        wait_until_ready(plan, processes, logs)
-        with urllib.request.urlopen(f"http://127.0.0.1:{plan.head.ports['api']}/metrics", timeout=30) as response:
-            load = ADAPTER.load(response.read().decode())
-        mapped = [line for process in processes for line in shared_memory_of(process.pid)]
+        await asyncio.to_thread(wait_until_ready, plan, lambda: any(rank.ended for rank in ranks), logs)
+        load = await asyncio.to_thread(load_of, plan)
+        mapped = [line for rank in ranks for line in shared_memory_of(rank.pid)]
     assert bool(mapped) is (num_nodes > 1)
     assert all(line.endswith("(deleted)") for line in mapped), "a killed gang leaves memory behind"
     assert load.num_running == 0

@@ -1,4 +1,7 @@
-"""The fixture ``vllm_node``: real vLLM engines, forked from one zygote, since vLLM takes long to import."""
+"""The fixture ``vllm_node``: real vLLM engines, forked from one zygote, since vLLM takes long to import.
+
+All processes of a run of tests share the zygote.
+"""
 
 from __future__ import annotations
 
@@ -96,13 +99,21 @@ def _is_well(url: str) -> bool:
 
 @pytest.fixture(scope="session")
 def vllm_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmNode]:
-    """Make one node for all tests of a run, at its first use."""
-    folder = tmp_path_factory.mktemp("node")
+    """Make one node for all tests of a process, at its first use."""
     environment, adapter = environment_at("vllm", Path(ENGINE_PYTHON)), VllmAdapter()
-    overlay = str(build_overlay(folder, environment))
+    shared, owner = _shared_with_other_processes(tmp_path_factory)
+    overlay = str(build_overlay(shared, environment))
     preload_env = adapter.preload_env(environment, offline=True)
-    starting = ensure_zygote(environment, overlay, preload_env, folder, os.getpid(), wait_s=IMPORT_DEADLINE_S)
+    starting = ensure_zygote(environment, overlay, preload_env, shared, owner, wait_s=IMPORT_DEADLINE_S)
     zygote = asyncio.run(starting)
     assert zygote is not None, "the zygote takes too long to import vLLM"
-    yield VllmNode(folder, environment, overlay, zygote, adapter)
-    stop_all(folder)
+    yield VllmNode(tmp_path_factory.mktemp("node"), environment, overlay, zygote, adapter)
+    if owner == os.getpid():
+        stop_all(shared)
+
+
+def _shared_with_other_processes(folders: pytest.TempPathFactory) -> tuple[Path, int]:
+    """Return a folder for all processes of this run of tests, and the process that lives the longest."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return folders.getbasetemp().parent, os.getppid()
+    return folders.mktemp("shared"), os.getpid()
