@@ -36,6 +36,8 @@ def phrases_in(path: Path, text: str) -> list[tuple[int, str]]:
         ("The answer is no stream.", "is no stream"),
         ("Another replica goes on with it.", "goes on with"),
         ("Such a question is dear.", "dear"),
+        ("It counts the dearest one.", "dearest"),
+        ("The stream goes on from there.", "goes on from"),
         ("It thus waits.", "thus"),
     ],
 )

@@ -28,7 +28,7 @@ SUGGESTIONS = {
     r"\bso\s+many\b": "give the number, or write 'this number of'",
     r"(?<!\bthere\s)\b(?:is|are|was|were)\s+no\s+(?!(?:longer|more|less|fewer|slower|faster|better|worse|larger)\b)\w+":
         "write 'is not a …', or use the positive word",
-    r"\b(?:go|goes|going|gone|went)\s+on\s+with\b": "write 'continue' or 'resume'",
+    r"\b(?:go|goes|going|gone|went)\s+on\s+(?:with|from|after|elsewhere|by)\b": "write 'continue' or 'resume'",
     r"\bheld\s+for\b": "write 'treated as'",
     r"\btaken\s+for\b": "write 'treated as' or 'mistaken for'",
     r"\bis\s+there\s+again\b": "write 'recovered' or 'returned'",
@@ -36,7 +36,7 @@ SUGGESTIONS = {
     r"\ball\s+the\s+same\b": "write 'anyway'",
     r"\bin\s+vain\b": "write 'without success', or use 'failed'",
     r"\bshall\b": "write 'must' or 'will'",
-    r"\bdear\b": "write 'expensive', or give the cost",
+    r"\bdear(?:er|est)?\b": "write 'expensive', or give the cost",
     r"\b(?:thus|hence|whence|thereby|therein)\b": "write 'so', or name what it refers to",
     r"\bwho\s+serves\b": "write 'which replica serves'",
     r"\bstands?\s+against\b": "write 'prevents', or name the process that does",

@@ -264,6 +264,7 @@ def test_run_refuses_with_place_and_hint(
     assert done.returncode == 2
     assert place in done.stderr
     assert hint in done.stderr.partition("→")[2]
+    assert done.stderr.count("→") == 1, "each mistake is listed once"
 
 
 @pytest.mark.parametrize(

@@ -67,3 +67,10 @@ def test_a_command_of_ollama_names_a_model_and_its_usual_format() -> None:
 def test_a_container_of_vllm_is_its_server() -> None:
     found = planned("docker run --gpus all vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B --max-num-seqs 64")
     assert found["model"] == "Qwen3-8B"
+
+
+@pytest.mark.parametrize(("users", "shown"), [("1", "1 request "), ("1k", "1000 requests "), ("96", "96 requests ")])
+def test_numbers_of_requests_are_printed_as_people_write_them(users: str, shown: str) -> None:
+    found = CliRunner().invoke(app, ["plan", "Qwen3-8B", "--concurrency", users, *ON])
+    assert found.exit_code == 0, found.output
+    assert any(line.startswith(shown) for line in found.output.splitlines())

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import EndpointTable
 from longboat.core.table_changes import TableUpdate
 from longboat.gateway.admin.node_query import UsageQuery
+from waiting import wait_until
 
 POLICY = b'{"auth":"keys","salt":"s"}'
 
@@ -221,13 +222,6 @@ async def test_nodes_that_share_a_home_keep_apart_what_they_counted(node: Node, 
     await node.ensure(order())
     await other.ensure(dataclasses.replace(order()))
     assert node.starts[0].state_folder != other.starts[0].state_folder
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 60.0
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 @pytest.fixture

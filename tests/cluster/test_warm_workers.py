@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ from longboat.cluster.workers import start_worker
 from longboat.cluster.workers.fork_request import ForkRequest, Verdict, judge
 from longboat.cluster.workers.kept_parent import OFF, fork_workers, pause_s
 from longboat_vllm.process.zygote_socket import receive, send
+from waiting import is_alive, wait_until
 
 DEADLINE_S = 60.0
 ENV = {"PATH": "/usr/bin:/bin", "RAY_JOB_ID": "01000000"}
@@ -155,20 +155,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     with node.starter:
         yield node
         node.end()
-
-
-def wait_until(check: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not check():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_fork_is_the_worker_that_was_ordered(node: Node) -> None:

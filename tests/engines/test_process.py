@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ import pytest
 from longboat.core.errors import EngineError
 from longboat.engines.contract import RankCommand
 from longboat.engines.launch.process import RankExit, RankProcess, keeper_argv, reap, start_rank
+from waiting import is_alive, wait_until_async
 
 DEADLINE_S = 20.0
 WITH_CHILD = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
@@ -24,13 +23,6 @@ WITH_CHILD = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_
 
 def python(code: str, **env: str | None) -> RankCommand:
     return RankCommand(argv=(sys.executable, "-c", code), env=env)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def marked(gang: str) -> list[int]:
@@ -42,13 +34,6 @@ def marked(gang: str) -> list[int]:
         except OSError:
             continue
     return [pid for pid in found if is_alive(pid)]
-
-
-async def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"still waiting: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def ended(rank: RankProcess) -> RankExit:
@@ -90,16 +75,16 @@ async def test_secrets_are_in_no_command_line(tmp_path: Path, marks: dict[str, s
 
 async def test_close_ends_the_rank_and_children_in_other_sessions(tmp_path: Path, marks: dict[str, str]) -> None:
     rank = await start(python(WITH_CHILD), marks, tmp_path)
-    await wait_until(lambda: len(marked(marks["LONGBOAT_GANG"])) == 3, "keeper, main and child")
+    await wait_until_async(lambda: len(marked(marks["LONGBOAT_GANG"])) == 3, "keeper, main and child")
     rank.close()
     assert await ended(rank) == RankExit(signal=signal.SIGKILL)
-    await wait_until(lambda: not marked(marks["LONGBOAT_GANG"]), "nothing is left")
+    await wait_until_async(lambda: not marked(marks["LONGBOAT_GANG"]), "nothing is left")
 
 
 async def test_terminate_lets_the_rank_finish(tmp_path: Path, marks: dict[str, str]) -> None:
     code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); print(1, flush=True)"
     async with await start(python(f"{code}; time.sleep(600)"), marks, tmp_path) as rank:
-        await wait_until(lambda: "1" in (tmp_path / "rank0.log").read_text(), "handler is set")
+        await wait_until_async(lambda: "1" in (tmp_path / "rank0.log").read_text(), "handler is set")
         rank.terminate(60.0)
         assert await ended(rank) == RankExit(returncode=9)
 
@@ -107,7 +92,7 @@ async def test_terminate_lets_the_rank_finish(tmp_path: Path, marks: dict[str, s
 async def test_terminate_kills_after_its_grace_time(tmp_path: Path, marks: dict[str, str]) -> None:
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
     async with await start(python(code), marks, tmp_path) as rank:
-        await wait_until(lambda: "1" in (tmp_path / "rank0.log").read_text(), "signal is ignored")
+        await wait_until_async(lambda: "1" in (tmp_path / "rank0.log").read_text(), "signal is ignored")
         rank.terminate(0.1)
         assert await ended(rank) == RankExit(signal=signal.SIGKILL)
 
@@ -124,7 +109,7 @@ async def test_commands_to_an_ended_rank_do_nothing(tmp_path: Path, marks: dict[
 
 async def test_loss_of_the_keeper_ends_the_rank(tmp_path: Path, marks: dict[str, str]) -> None:
     async with await start(python(WITH_CHILD), marks, tmp_path) as rank:
-        await wait_until(lambda: len(marked(marks["LONGBOAT_GANG"])) == 3, "keeper, main and child")
+        await wait_until_async(lambda: len(marked(marks["LONGBOAT_GANG"])) == 3, "keeper, main and child")
         os.kill(rank.keeper_pid, signal.SIGKILL)
         assert await ended(rank) == RankExit()
         assert not marked(marks["LONGBOAT_GANG"])
@@ -173,7 +158,7 @@ async def test_a_rank_whose_owner_is_silent_ends_with_its_lease(tmp_path: Path, 
     async with await start(python(WITH_CHILD), marks, tmp_path) as rank:
         rank.renew(0.3)
         assert (await ended(rank)).signal == signal.SIGKILL
-        await wait_until(lambda: not marked(marks["LONGBOAT_GANG"]), "nothing of it is left")
+        await wait_until_async(lambda: not marked(marks["LONGBOAT_GANG"]), "nothing of it is left")
 
 
 async def test_a_rank_lives_while_its_lease_is_renewed(tmp_path: Path, marks: dict[str, str]) -> None:

@@ -10,9 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from longboat.core.errors import EngineError
 from longboat.engines.contract import EngineEnvironment, RankCommand, ZygoteRequest
 from longboat.engines.launch.process import RankExit, RankProcess, start_rank
 from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote, stop_all
+from waiting import is_alive, wait_until_async
 
 DEADLINE_S = 30.0
 ENTRY = """
@@ -48,20 +48,6 @@ def main():
 
 def command(*words: str, **env: str | None) -> RankCommand:
     return RankCommand(argv=("unused",), env=env, zygote=ZygoteRequest(argv=("engine", *words)))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-async def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"still waiting: {what}"
-        await asyncio.sleep(0.01)
 
 
 @dataclasses.dataclass
@@ -99,7 +85,7 @@ class Node:
 
     async def up(self, client: ZygoteClient, *words: str, **marks: str) -> RankProcess:
         rank = await self.rank(client, command(*words), **marks)
-        await wait_until(lambda: "up" in self.log.read_text(), "engine is up")
+        await wait_until_async(lambda: "up" in self.log.read_text(), "engine is up")
         return rank
 
 
@@ -186,7 +172,7 @@ async def test_loss_of_main_and_keeper_ends_forked_children(node: Node) -> None:
     children = [int(word) for word in Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split()]
     assert len(children) == 1
     os.kill(rank.keeper_pid, signal.SIGKILL)
-    await wait_until(lambda: not any(map(is_alive, [rank.pid, *children])), "the family ends")
+    await wait_until_async(lambda: not any(map(is_alive, [rank.pid, *children])), "the family ends")
 
 
 async def test_close_ends_a_forked_rank(node: Node) -> None:
@@ -215,7 +201,7 @@ async def test_zygote_ends_with_its_lifeline_process_and_its_engines_stay(node: 
     async with await node.up(client, "serve") as rank:
         owner.kill()
         await asyncio.wait_for(owner.wait(), DEADLINE_S)
-        await wait_until(lambda: not is_alive(pid), "zygote ends")
+        await wait_until_async(lambda: not is_alive(pid), "zygote ends")
         assert is_alive(rank.pid)
         assert not client.socket_path.exists()
 

@@ -24,6 +24,7 @@ from longboat.gateway.console.sections import Sections
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.orders.model_orders import ModelOrders
 from longboat.gateway.process.server import Gateway
+from waiting import is_alive, wait_until_async
 
 PLAN = {"kind": "plan", "model": "Llama-3.1-8B", "on": "2x(2xRTX4090), net=10GbE", "slo": "ttft=2s"}
 ORDERS = (
@@ -155,19 +156,7 @@ async def test_planner_that_is_too_slow_is_ended_with_its_children(tmp_path: Pat
     assert isinstance(found, Refusal) and (found.status, found.code) == (504, "planner_too_slow")
     worker, child, priority = map(int, pids.read_text().split())
     assert priority == 19
-    for _ in range(200):
-        if not (alive(worker) or alive(child)):
-            break
-        await asyncio.sleep(0.05)
-    assert not alive(worker) and not alive(child)
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; one that waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    await wait_until_async(lambda: not is_alive(worker) and not is_alive(child))
 
 
 async def test_few_planners_run_at_once_and_the_rest_is_refused(tmp_path: Path) -> None:
@@ -481,11 +470,7 @@ async def test_one_model_is_started_at_a_time(tmp_path: Path) -> None:
     found = await first
     assert isinstance(found, Refusal) and (found.status, found.code) == (504, "change_not_confirmed")
     worker, child, _ = map(int, pids.read_text().split())
-    for _ in range(200):
-        if not (alive(worker) or alive(child)):
-            break
-        await asyncio.sleep(0.05)
-    assert not alive(worker) and not alive(child)
+    await wait_until_async(lambda: not is_alive(worker) and not is_alive(child))
 
 
 async def test_model_is_started_also_where_the_person_leaves_the_page(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from longboat_vllm.process import keeper
+from waiting import is_alive, wait_until
 
 KEEPER = keeper.__file__
 DEADLINE_S = 20.0
@@ -34,20 +35,6 @@ time.sleep(float(sys.argv[2]))
 sys.exit(int(sys.argv[3]))
 """
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"still waiting: {what}"
-        time.sleep(0.01)
 
 
 @dataclass

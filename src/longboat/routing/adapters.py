@@ -9,24 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from longboat.routing.decisions import EndpointView
 from longboat.routing.pick import pick
 
-__all__ = ("AdapterEndpoint", "home_of", "margin_of", "pick_with_adapter")
+__all__ = ("home_of", "margin_of", "pick_with_adapter")
 
 _LEAST_MARGIN = 2
 
 
-class AdapterEndpoint(EndpointView, Protocol):
-    """An endpoint that serves adapters, as this choice sees it."""
-
-    def holds(self, adapter: str) -> bool:
-        """Return whether its engine has the adapter in memory, as far as this process knows."""
-
-
-E = TypeVar("E", bound=AdapterEndpoint)
+E = TypeVar("E", bound=EndpointView)
 
 
 def pick_with_adapter(

@@ -20,3 +20,5 @@ class EndpointView(Protocol):
     def outstanding(self) -> int: ...  # requests that this gateway process sent to it and that have not finished
     @property
     def capacity(self) -> int | None: ...  # most requests it may have outstanding; None: no limit
+    def holds(self, adapter: str) -> bool:
+        """Return whether its engine has the adapter in memory, as far as this process knows."""

@@ -12,7 +12,7 @@
   expected
 
 Only what changes names is numbered: RESET, STORED, REMOVED. Of a snapshot, only the last frame is. A subscriber whose
-number is still kept goes on from there; any other one gets a snapshot. With ``names=0`` nothing numbered is sent.
+number is still kept continues from there; any other one gets a snapshot. With ``names=0`` nothing numbered is sent.
 """
 
 from __future__ import annotations

@@ -98,11 +98,12 @@ def _totals(found: SearchResult, plan: Plan) -> Text:
 def _figures(group: Forecast) -> Table:
     table = simple_table("ONE REPLICA", "EXPECTED>", "8 OF 10 BETWEEN>", "FROM")
     prediction = group.prediction
+    requests = "1 request" if group.users == 1 else f"{round(group.users, 1):.10g} requests"
     rows = (
         ("first token", prediction.ttft_s, 1e3, "ms"),
         ("between tokens", prediction.itl_s, 1e3, "ms"),
         ("one request", prediction.request_tokens_per_s, 1.0, "tokens/s"),
-        (f"{group.users:.3g} requests", prediction.total_tokens_per_s, 1.0, "tokens/s"),
+        (requests, prediction.total_tokens_per_s, 1.0, "tokens/s"),
     )
     for name, number, factor, unit in rows:
         table.add_row(name, f"{number.value * factor:.1f} {unit}", _interval(number, factor), number.provenance)

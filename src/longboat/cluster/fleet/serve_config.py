@@ -191,7 +191,7 @@ def _model_application(
 
 
 def _declared(spec: ModelSpec, in_force: int) -> int:
-    """Return the number of replicas for Serve's document, which knows no zero: the controller goes on from there."""
+    """Return the number of replicas for Serve's document, which has no zero: the controller sets it afterwards."""
     if not isinstance(spec.replicas, ReplicasSpec):
         return spec.num_replicas
     kept = min(max(in_force, spec.replicas.min), spec.max_replicas) if in_force else spec.num_replicas

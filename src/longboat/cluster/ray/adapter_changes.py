@@ -65,7 +65,7 @@ def adapter_entry(source: str, name: str, tenants: Sequence[str] | None) -> Adap
 def add_adapter(session: AdapterSession, model: str, entry: AdapterSpec, timeout_s: float) -> AdapterSpec:
     """Add an adapter, or change its contents; return it with its revision once every ready replica serves it.
 
-    timeout_s: counts from now; the change goes on after it
+    timeout_s: counts from now; the change continues after it
 
     Raises UserInputError where it cannot be used, ClusterError where a replica does not take it in time.
     """
@@ -192,6 +192,6 @@ def _wait(session: AdapterSession, is_done: Callable[[FleetReport], bool], deadl
         if time.monotonic() >= deadline_s:
             raise ClusterError(
                 "not every replica and gateway knows of the change in time",
-                hint="they go on by themselves: longboat adapters list shows how far they are",
+                hint="they continue by themselves: longboat adapters list shows how far they are",
             )
         time.sleep(POLL_S)

@@ -68,7 +68,7 @@ class Wallets:
         counters.release(wallet)
 
     def _wanted(self, call: Call) -> tuple[TenantPolicy, int] | None:
-        """Return the wallet, and what the call costs at the dearest of its models; None where it costs nothing."""
+        """Return the wallet, and what the call costs at its most expensive model; None where it costs nothing."""
         wallet, facts = self._by_tenant.get(call.tenant.name), call.facts
         if wallet is None or facts is None:
             return None

@@ -112,7 +112,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             self.step(life.Failed(error_responses.internal()))
 
     def left(self, event: Lost | Judged) -> Action:
-        """Go on after an engine was left, or judged afterwards."""
+        """Continue after an engine was left, or judged afterwards."""
         self._visit = None
         self._drop_task()
         if self._blame is not None:

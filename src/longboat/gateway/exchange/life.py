@@ -57,9 +57,6 @@ class Engine(EndpointView, Protocol):
     def revision_of(self, model: str) -> str:
         """Return the revision of what answers there by this name."""
 
-    def holds(self, adapter: str) -> bool:
-        """Return whether it has the adapter in memory."""
-
 
 class Sleep(NamedTuple):
     """A model that has no replica, as its requests see it."""

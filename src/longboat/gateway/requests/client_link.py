@@ -54,7 +54,7 @@ class ClientLink:
         raise NotImplementedError
 
     def exchange_done(self, *, keep: bool) -> None:
-        """Go on after an answer. keep: it is complete; otherwise only closing the connection can end it."""
+        """Continue after an answer. keep: it is complete; otherwise only closing the connection can end it."""
         raise NotImplementedError
 
     def answered(self, *, keep: bool) -> None:

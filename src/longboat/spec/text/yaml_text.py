@@ -86,7 +86,7 @@ def parse_yaml(text: str) -> Plain:
 
 
 def read_yaml(text: str, variables: Mapping[str, str] | None = None) -> YamlFile:
-    """Read the one document in ``text``, and go on after mistakes where that is possible.
+    """Read the one document in ``text``, and continue after mistakes where that is possible.
 
     variables: what ``${NAME}`` stands for; None: it stands for itself
     Raises UserInputError with the first error of syntax.
