@@ -178,7 +178,39 @@ def test_keeper_loads_none_of_the_modules_that_would_double_its_memory() -> None
     assert not loaded & {"argparse", "collections", "contextlib", "enum", "json", "re", "shutil", "signal", "typing"}
 
 
-def test_keeper_told_nonsense_names_its_options(capfd: pytest.CaptureFixture[str]) -> None:
-    for words in (["stray"], ["--lifeline", "3"], ["--lifeline", "x", "--status", "4", "--", "true"]):
+def test_keeper_without_a_clear_order_names_its_options(capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["stray"],
+        ["--lifeline", "3"],
+        ["--lifeline", "x", "--status", "4", "--", "true"],
+        ["--lifeline", "3", "--status", "4", "--grace", "--", "true"],
+        ["--detach", "--", "true"],
+        ["--reap"],
+    ):
         assert subprocess.run(keeper_argv(*words), check=False).returncode == 2
         assert "--lifeline FD --status FD" in capfd.readouterr().err
+
+
+MISTYPED = (["--older-than", "3"], ["--older-than-generation"], ["--older-than-generation", "x"])
+
+
+def reap_gang(marks: dict[str, str], *limit: str) -> int:
+    gang = f"LONGBOAT_GANG={marks['LONGBOAT_GANG']}"
+    return subprocess.run(keeper_argv("--reap", gang, *limit), check=False).returncode
+
+
+@pytest.mark.parametrize("limit", MISTYPED)
+async def test_reap_with_a_mistyped_limit_ends_nothing(
+    limit: list[str], marks: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with await start(python("import time; time.sleep(600)"), marks, tmp_path) as rank:
+        assert reap_gang(marks, *limit) == 2
+        assert "ValueError" in capfd.readouterr().err.splitlines()[-1]
+        assert is_alive(rank.pid)
+
+
+@pytest.mark.parametrize("limit", [["--older-than-generation", "3"], ["--older-than-generation=3"]])
+async def test_reap_takes_a_limit_in_either_form(limit: list[str], marks: dict[str, str], tmp_path: Path) -> None:
+    async with await start(python("import time; time.sleep(600)"), marks, tmp_path) as rank:
+        assert reap_gang(marks, *limit) == 0
+        assert is_alive(rank.pid)

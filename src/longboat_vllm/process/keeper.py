@@ -44,6 +44,8 @@ MARK_SPACE = "LONGBOAT_MARK_SPACE"
 USAGE = """usage: keeper.py --lifeline FD --status FD [--grace SECONDS] -- ARGV
        keeper.py --detach LOG -- ARGV
        keeper.py --reap NAME=VALUE… [--older-than-generation N]"""
+_OF_ONE_VALUE = ("--lifeline", "--status", "--grace", "--detach", "--older-than-generation")
+_OPTIONS = (*_OF_ONE_VALUE, "--reap")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -179,8 +181,10 @@ def unlink_all(paths: Iterable[str]) -> None:
 
 
 def _remove_folder(path: str) -> None:
-    import shutil
-
+    try:
+        import shutil
+    except (ImportError, OSError):  # Python's folder is gone, or descriptors are used up; the exit must be reported
+        return
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -497,41 +501,51 @@ def _env_tags(words: Iterable[str]) -> dict[str, str]:
 
 
 def _options(words: Iterable[str]) -> dict[str, list[str]]:
-    """Return each option with the words after it. Raises ValueError for a word without an option."""
+    """Return each option with its values. Raises ValueError for words that are none of ``_OPTIONS``.
+
+    A mistyped limit must not be passed over: without it, ``--reap`` ends more.
+    """
     options: dict[str, list[str]] = {}
     values: list[str] | None = None
     for word in words:
         if word.startswith("--"):
-            values = options[word] = []
+            name, has_value, value = word.partition("=")
+            if name not in _OPTIONS:
+                raise ValueError(f"unknown option {name}")
+            values = options[name] = [value] if has_value else []
         elif values is None:
             raise ValueError(f"{word} follows no option")
         else:
             values.append(word)
+    for name, values in options.items():
+        if not values or (name in _OF_ONE_VALUE and len(values) != 1):
+            raise ValueError(f"{name} takes {'one value' if name in _OF_ONE_VALUE else 'tags'}")
     return options
 
 
-def _run(options: Mapping[str, list[str]], argv: Sequence[str]) -> None:
-    """Do what the options order. Raises KeyError and ValueError where they order nothing."""
+def _order(options: Mapping[str, list[str]], argv: Sequence[str]) -> Callable[[], None]:
+    """Return what the options order. Raises KeyError and ValueError where they order nothing."""
     if tags := options.get("--reap"):
-        older_than = options.get("--older-than-generation")
-        print(*reap(_env_tags(tags), int(older_than[0]) if older_than else None))
-    elif "--detach" in options and argv:
-        _detach_command(argv, *options["--detach"])
-    elif argv:
-        (lifeline_fd,), (status_fd,) = options["--lifeline"], options["--status"]
-        _keep_command(argv, int(lifeline_fd), int(status_fd), float(options.get("--grace", [DEFAULT_GRACE_S])[0]))
-    else:
+        limits = [int(word) for word in options.get("--older-than-generation", ())]
+        return lambda: print(*reap(_env_tags(tags), *limits))
+    if not argv:
         raise ValueError("nothing is ordered")
+    if "--detach" in options:
+        return lambda: _detach_command(argv, *options["--detach"])
+    (lifeline,), (status,), (grace,) = options["--lifeline"], options["--status"], options.get("--grace", [""])
+    lifeline_fd, status_fd, grace_s = int(lifeline), int(status), float(grace or DEFAULT_GRACE_S)
+    return lambda: _keep_command(argv, lifeline_fd, status_fd, grace_s)
 
 
 def main(words: Sequence[str]) -> int:
     """Run the script's command line; see the module's docstring."""
     split = words.index("--") if "--" in words else len(words)
     try:
-        _run(_options(words[:split]), list(words[split + 1 :]))
+        run = _order(_options(words[:split]), list(words[split + 1 :]))
     except (KeyError, ValueError) as error:
-        print(f"keeper.py: {error!r}\n{USAGE}", file=sys.stderr)
+        print(f"{USAGE}\nkeeper.py: {error!r}", file=sys.stderr)
         return 2
+    run()
     return 0
 
 

@@ -124,7 +124,7 @@ class Comparison:
             if kinds in done:
                 continue
             with suppress(UserInputError):
-                if not (_best_crosses(self.stored(group)) or _best_crosses(self._without_limits.stored(group))):
+                if not any(_best_crosses(comparison.stored(group)) for comparison in self._with_and_without_limits):
                     continue
                 done.add(kinds)
                 for fewer, found in self._below(group):
@@ -134,16 +134,17 @@ class Comparison:
                         break
 
     @cached_property
-    def _without_limits(self) -> Comparison:
+    def _with_and_without_limits(self) -> tuple[Comparison, ...]:
         if self.demand.slo == Slo():
-            return self
-        return Comparison(
+            return (self,)
+        without = Comparison(
             shape=self.shape,
             library=self.library,
             calibration=self.calibration,
             demand=replace(self.demand, slo=Slo()),
             quantization=self.quantization,
         )
+        return self, without
 
     def _one_node(self, cluster: Cluster) -> dict[object, bool]:
         """Return for each kind whose node has room for the stored weights whether it also holds all requests."""
