@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from longboat.catalog.formats.safetensors import LENGTH_BYTES, header_length, read_header
-from longboat.catalog.readers.adapter import ADAPTER_FILES, CONFIG, WEIGHTS, AdapterFacts, read_adapter
+from longboat.catalog.readers.adapter import ADAPTER_FILES, CONFIG, COPY_AGAIN, WEIGHTS, AdapterFacts, read_adapter
 from longboat.core.errors import UserInputError
 
 __all__ = ("adapter_revision", "read_adapter_folder")
@@ -21,7 +21,8 @@ def read_adapter_folder(folder: Path) -> AdapterFacts:
     try:
         _check_files(folder)
         if (folder / CONFIG).stat().st_size > MAX_CONFIG_BYTES:
-            raise UserInputError(f"{folder}/{CONFIG} is larger than {MAX_CONFIG_BYTES} bytes", hint="train it again")
+            what = f"{folder}/{CONFIG} is larger than {MAX_CONFIG_BYTES} bytes"
+            raise UserInputError(what, hint="name a folder that PEFT saved")
         text = (folder / CONFIG).read_text(encoding="utf-8")
         with (folder / WEIGHTS).open("rb") as file:
             origin = f"{folder}/{WEIGHTS}"
@@ -29,10 +30,10 @@ def read_adapter_folder(folder: Path) -> AdapterFacts:
             tensors = read_header(file.read(length), origin)
             stored = (folder / WEIGHTS).stat().st_size - LENGTH_BYTES - length
         if stored < (told := sum(tensor.num_bytes for tensor in tensors)):
-            raise UserInputError(f"{origin} holds {stored} bytes of {told}", hint="is the copy complete?")
+            raise UserInputError(f"{origin} holds {stored} bytes of {told}", hint=COPY_AGAIN)
         return read_adapter(text, tensors, str(folder), adapter_revision(folder))
     except UnicodeDecodeError as error:
-        raise UserInputError(f"{folder}/{CONFIG} is not UTF-8 text: {error}", hint="is the copy complete?") from None
+        raise UserInputError(f"{folder}/{CONFIG} is not UTF-8 text: {error}", hint=COPY_AGAIN) from None
     except OSError as error:
         raise UserInputError(f"{error.filename or folder} cannot be read: {error.strerror}") from None
 

@@ -85,7 +85,7 @@ def read_folder(folder: Path) -> ModelShape:
     if not config.exists():
         if not tensors:
             raise UserInputError(
-                f"{folder} has no config.json, safetensors or GGUF file", hint="is it the folder of a model?"
+                f"{folder} has no config.json, safetensors or GGUF file", hint="name the folder that holds config.json"
             )
         return shape_from_tensors(tensors, name=folder.name)
     beside = (
@@ -124,7 +124,8 @@ def read_gguf(path: Path) -> ModelShape:
 def gguf_parts(path: Path) -> list[Path]:
     parts = [path.with_name(name) for name in _part_names(path.name)]
     if missing := [part for part in parts if not part.exists()]:
-        raise UserInputError(f"{missing[0]} is missing, one of {len(parts)} parts", hint="finish the download")
+        what = f"{missing[0]} is missing, one of {len(parts)} parts"
+        raise UserInputError(what, hint="download it beside the others")
     return parts
 
 
@@ -155,7 +156,7 @@ def _gguf_header(read_at: ReadAt, origin: str) -> GgufHeader:
             return parse_gguf(data, origin)
         except MoreBytesError as error:
             if not piece or error.at_least > MAX_GGUF_HEADER_BYTES:
-                raise UserInputError(f"{origin} ends within its header", hint="is the download complete?") from None
+                raise UserInputError(f"{origin} ends within its header", hint="download it again") from None
             wanted = max(2 * len(data), error.at_least)
 
 

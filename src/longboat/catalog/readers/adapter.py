@@ -16,7 +16,16 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.catalog.shape.tensors import Tensor
 from longboat.core.errors import UserInputError
 
-__all__ = ("ADAPTER_FILES", "CONFIG", "WEIGHTS", "AdaptedMatrix", "AdapterFacts", "misfit", "read_adapter")
+__all__ = (
+    "ADAPTER_FILES",
+    "CONFIG",
+    "COPY_AGAIN",
+    "WEIGHTS",
+    "AdaptedMatrix",
+    "AdapterFacts",
+    "misfit",
+    "read_adapter",
+)
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ADAPTER_FILES = (CONFIG, WEIGHTS)
@@ -28,6 +37,8 @@ _UNUSED = ("use_dora", "lora_bias", "layer_replication", "alora_invocation_token
 _PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Ways to begin training that leave the base model's weights as they are."""
 _MAX_RANK = 4096
+COPY_AGAIN = "copy the adapter's folder again: it is not whole"
+"""Hint where files of an adapter are cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +135,15 @@ def _config(text: str, origin: str) -> Mapping[str, object]:
     try:
         told = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserInputError(f"{origin}/{CONFIG} is not JSON ({error})", hint="is the copy complete?") from None
+        raise UserInputError(f"{origin}/{CONFIG} is not JSON ({error})", hint=COPY_AGAIN) from None
     if not isinstance(told, dict):
-        raise UserInputError(f"{origin}/{CONFIG} is not a JSON object", hint="is the copy complete?")
+        raise UserInputError(f"{origin}/{CONFIG} is not a JSON object", hint=COPY_AGAIN)
     if (kind := told.get("peft_type", "LORA")) != "LORA":
         raise UserInputError(f"{origin} is an adapter of the kind {kind}, not LORA", hint="serve a merged model")
     rank = told.get("r")
     if not isinstance(rank, int) or isinstance(rank, bool) or not 0 < rank <= _MAX_RANK:
-        raise UserInputError(f"{origin}/{CONFIG}: r is {rank!r}, not a rank of 1 to {_MAX_RANK}", hint="train it again")
+        what = f"{origin}/{CONFIG}: r is {rank!r}, not a rank of 1 to {_MAX_RANK}"
+        raise UserInputError(what, hint="save the adapter again with PEFT")
     features = [name for name in _UNUSED if told.get(name)]
     features += ["bias"] if told.get("bias", "none") != "none" else []
     features += ["modules_to_save"] if told.get("modules_to_save") else []
@@ -145,11 +157,11 @@ def _config(text: str, origin: str) -> Mapping[str, object]:
 
 def _matrix(module: str, pair: Mapping[str, Tensor], origin: str) -> AdaptedMatrix:
     if len(pair) != 2:
-        raise UserInputError(f"{origin}/{WEIGHTS} holds only one half of {module}", hint="is the copy complete?")
+        raise UserInputError(f"{origin}/{WEIGHTS} holds only one half of {module}", hint=COPY_AGAIN)
     first, second = pair["A"].shape, pair["B"].shape
     if len(first) != 2 or len(second) != 2 or first[0] != second[1] or not first[0]:
         what = f"{origin}/{WEIGHTS}: the halves of {module} do not fit each other ({list(first)}, {list(second)})"
-        raise UserInputError(what, hint="is the copy complete?")
+        raise UserInputError(what, hint=COPY_AGAIN)
     layer = _LAYER.search(module)
     return AdaptedMatrix(
         module=layer[2] if layer else module,

@@ -48,7 +48,7 @@ def shape_from_config(config: Config, *, name: str = "", quantization: Config | 
     for field in LAYER_FIELDS:
         if text.count(field) > MAX_LAYERS:
             raise UserInputError(
-                f"config.json has {field} {text.count(field)}, above {MAX_LAYERS}", hint="is it the right file?"
+                f"config.json has {field} {text.count(field)}, above {MAX_LAYERS}", hint="name a model's own file"
             )
     if facts.architecture not in READERS:
         refuse_other_kinds(whole, text)

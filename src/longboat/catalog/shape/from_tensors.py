@@ -96,7 +96,7 @@ def shape_from_tensors(
 def _num_layers(places: Iterable[Place], origin: str) -> int:
     last = max((place.layer for place in places if place.layer is not None), default=-1)
     if last >= MAX_LAYERS:
-        raise UserInputError(f"{origin} names layer {last}; the limit is {MAX_LAYERS}", hint="is it a model's file?")
+        raise UserInputError(f"{origin} names layer {last}; the limit is {MAX_LAYERS}", hint="name a model's own file")
     return last + 1
 
 

@@ -34,5 +34,6 @@ def replies_of(
         except ClusterError as error:
             silent[gateway.hostname or gateway.node_id[:8]] = error.message
     if silent and not replies:
-        raise ClusterError(f"no gateway replies: {next(iter(silent.values()))}", hint="longboat status")
+        what = f"no gateway replies: {next(iter(silent.values()))}"
+        raise ClusterError(what, hint="longboat status shows the gateways")
     return replies, silent

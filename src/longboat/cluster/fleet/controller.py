@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from longboat.cluster.counts.preferred_nodes import NodeFacts, all_are_placed, without_replicas
 from longboat.cluster.fleet.adapters import wanted_adapters
@@ -22,8 +21,8 @@ from longboat.cluster.fleet.rollouts import Rollouts, Step, read_rollouts
 from longboat.cluster.fleet.running_file import RunningFile
 from longboat.cluster.fleet.started import STARTED
 from longboat.cluster.members.fleet_table import FleetTable
+from longboat.cluster.members.node_links import ORDER_EVERY_S, NodeLinks
 from longboat.cluster.members.node_orders import NodeOrders
-from longboat.cluster.members.relay_book import order_every_s, push_pause_s
 from longboat.cluster.protocol.console_view import ConsoleViews
 from longboat.cluster.protocol.messages import Announcement, FleetReport, NodeOrder, Verdict, keys_digest, policy_digest
 from longboat.cluster.protocol.node_entry import read_node
@@ -34,14 +33,18 @@ __all__ = ("FleetController",)
 
 log = logger("controller")
 
-ORDER_EVERY_S = 1.0
-ORDER_TIMEOUT_S = 8.0
 ROLL_EVERY_S = 1.0
-WAKES_TIMEOUT_S = 10.0
-WAKES_PAUSE_S = 0.05
 
 
-class FleetController:  # size: one Serve deployment answers supervisors, commands and Serve, and orders all nodes
+class NodesNow(NamedTuple):
+    """The nodes that are alive, as Ray last listed them."""
+
+    alive: tuple[Node, ...] = ()
+    at_s: float = 0.0  # Unix seconds of the list
+    resources: Mapping[str, Mapping[str, float]] = {}  # by node
+
+
+class FleetController:
     """The controller of the whole fleet. Serve restarts it, and it learns its state again within a second."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
@@ -57,28 +60,22 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         carry_out: carries an order out, with this controller's report and the dashboard's address
         hold_room: holds room on nodes while replicas find their places on others; ask_for_nodes: asks an autoscaler
         """
-        self._daemon_of = daemon_of
-        self._end_daemon = end_daemon
         self._document: Mapping[str, Any] = {}
-        self._epoch = f"{time.time_ns():x}"
-        self._fleet = FleetTable(self._wake)
-        self._orders = NodeOrders(self._epoch)
+        self._fleet = FleetTable(lambda: self._links.wake())
+        self._orders = NodeOrders(f"{time.time_ns():x}")
         self._views = ConsoleViews()
         self._file = RunningFile()
-        self._resources: dict[str, Mapping[str, float]] = {}  # of nodes
-        self._alive: tuple[Node, ...] = ()
-        self._alive_at_s = 0.0
+        self._nodes = NodesNow()
         self._rollouts = Rollouts()
         self._carry_out = carry_out
         self._turns = ChangeTurns()
         placing = Placing(self._node_facts, hold_room, ask_for_nodes)
         self._counts = CountLoop(self._fleet.states, self._fleet.is_partial, self._fleet.change, placing)
-        self._changed = asyncio.Event()
+        self._links = NodeLinks(self._orders, self._fleet, self._counts, self._node_order, daemon_of, end_daemon)
         self._begin()
 
     def _begin(self) -> None:
-        self._stopping = False
-        self._nodes: dict[str, asyncio.Future[Any]] = {}
+        self._links.begin()
         loops = (self._follow_nodes(), self._follow_rollouts(), self._counts.run())
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
@@ -92,7 +89,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         self._fleet.take(document)
         self._rollouts.take(read_rollouts(document), time.monotonic())
         self._counts.take(document)
-        if self._stopping and not document.get(ENDING):
+        if self._links.is_ended and not document.get(ENDING):
             self._begin()
 
     async def announce(self, announcement: Announcement) -> Verdict:
@@ -116,10 +113,10 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             replicas=self._fleet.states_now(),
             gateways=tuple(report.gateway for report in reports),
             failures=self._fleet.members.failures(),
-            epoch=self._epoch,
+            epoch=self._orders.epoch,
             table_version=self._fleet.table(self._counts).version,
             problems=tuple(report.problem for report in reports if report.problem),
-            policy_digest=policy_digest(self._orders.policy(len(self._nodes))),
+            policy_digest=policy_digest(self._orders.policy(len(self._links.nodes))),
             num_keys=len(keys),
             keys_digest=keys_digest(key["key_id"] for key in keys),
             partial=self._fleet.is_partial(),
@@ -130,8 +127,8 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             planned=without_file(self._document.get("planned", {})),
             taken_back={model: tuple(entry) for model, entry in self._document.get("taken_back", {}).items()},
             started=self._document.get(STARTED, {}),
-            nodes=self._alive,
-            nodes_at_s=self._alive_at_s,
+            nodes=self._nodes.alive,
+            nodes_at_s=self._nodes.at_s,
         )
 
     async def scaling_history(self) -> dict[str, Any]:
@@ -154,37 +151,23 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
 
     async def end_nodes(self) -> int:
         """End gateways, zygotes and daemons of all nodes; returns how many nodes answered."""
-        self._stopping = True
-        for task in (*self._loops, *self._nodes.values()):
-            task.cancel()
-        await asyncio.gather(*self._loops, *self._nodes.values(), return_exceptions=True)
+        for loop in self._loops:
+            loop.cancel()
+        await self._links.stop()
+        await asyncio.gather(*self._loops, return_exceptions=True)
         await self._counts.end()
-        ended = await asyncio.gather(*(self._end_daemon(node_id) for node_id in self._nodes), return_exceptions=True)
-        return sum(1 for answer in ended if answer is True)
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        return await self._links.end_nodes()
 
     async def _follow_nodes(self) -> None:
         while True:
             try:
                 entries = await asyncio.to_thread(_alive_nodes)
-                self._resources = {entry["NodeID"]: entry["Resources"] for entry in entries}
-                alive = set(self._resources)
-                self._counts.nodes = tuple(entries)
-                self._alive, self._alive_at_s = tuple(read_node(entry) for entry in entries), time.time()
+                resources = {entry["NodeID"]: entry["Resources"] for entry in entries}
+                self._nodes = NodesNow(tuple(map(read_node, entries)), time.time(), resources)
+                self._counts.take_nodes(entries)
+                self._links.keep(resources.keys())
             except Exception as error:
                 log.warning("cannot list the nodes: %r", error)
-                alive = set(self._nodes)
-            for node_id in alive - set(self._nodes):
-                self._nodes[node_id] = asyncio.gather(self._follow_node(node_id), self._follow_wakes(node_id))
-            for node_id in set(self._nodes) - alive:
-                self._nodes.pop(node_id).cancel()
-                self._orders.leave(node_id)
-                self._fleet.relays.leave(node_id)
-                self._fleet.members.leave_node(node_id)
-            self._counts.keeper.tally.keep(self._nodes)
             await asyncio.sleep(ORDER_EVERY_S)
 
     def _node_facts(self, bundles: Mapping[str, list[dict[str, float]]]) -> tuple[NodeFacts, ...]:
@@ -192,7 +175,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         states = self._fleet.states()
         if not all_are_placed(states):
             return ()
-        left = without_replicas(self._alive, states, bundles)
+        left = without_replicas(self._nodes.alive, states, bundles)
         reports = self._orders.reports
         return tuple(
             NodeFacts(
@@ -203,73 +186,20 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
                 weights=frozenset(report.weights.sources if report is not None and report.weights is not None else ()),
                 zygotes=report.zygotes if report is not None else (),
             )
-            for node in self._alive
+            for node in self._nodes.alive
             if not self._fleet.is_drained(node.node_id)
             for report in (reports.get(node.node_id),)
         )
-
-    async def _follow_node(self, node_id: str) -> None:
-        """Order one node again and again. Each node has its own loop, so a silent node delays no other."""
-        while not self._stopping:
-            changed = self._changed
-            if self._document:
-                answered = await self._order(node_id)
-                if answered and self._orders.has_gap(node_id):
-                    await self._order(node_id)
-            pause_s = push_pause_s(len(self._nodes), len(self._fleet.members))
-            has_unwell = self._fleet.relays.has_unwell(node_id)  # a recovery is to be learned soon
-            every_s = ORDER_EVERY_S if has_unwell else order_every_s(len(self._nodes))
-            await asyncio.sleep(pause_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(every_s - pause_s):
-                    await changed.wait()
-
-    async def _follow_wakes(self, node_id: str) -> None:
-        """Hear at once of requests for models that sleep."""
-        while not self._stopping:
-            changed = self._changed
-            if any(not asleep.paused for asleep in self._counts.asleep.values()):
-                await self._hear_wakes(node_id)
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ORDER_EVERY_S):
-                    await changed.wait()
-
-    async def _hear_wakes(self, node_id: str) -> None:
-        try:
-            daemon = await asyncio.to_thread(self._daemon_of, node_id)
-            self._counts.woken(await asyncio.wait_for(daemon.wakes.remote(), WAKES_TIMEOUT_S))
-            await asyncio.sleep(WAKES_PAUSE_S)
-        except Exception as error:  # ``_order`` says what is wrong with the node
-            log.debug("node %s does not say what its requests wake: %r", node_id[:8], error)
-            await asyncio.sleep(ORDER_EVERY_S)
-
-    async def _order(self, node_id: str) -> bool:
-        """Order one node once; returns whether it answered."""
-        try:
-            daemon = await asyncio.wait_for(asyncio.to_thread(self._daemon_of, node_id), ORDER_TIMEOUT_S)
-            answer = daemon.order.remote(self._node_order(node_id))
-            report = self._orders.reports[node_id] = await asyncio.wait_for(answer, ORDER_TIMEOUT_S)
-            self._fleet.hear_relay(node_id, report)
-            self._counts.keeper.tally.hear(node_id, report.gateway.model_counts, time.monotonic())
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            log.warning("node %s does not take orders: %r", node_id[:8], error)
-            self._orders.silent(node_id, error)
-            self._fleet.relays.forget_unwell(node_id)
-            return False
-        return True
 
     def _node_order(self, node_id: str) -> NodeOrder:
         table = self._fleet.table(self._counts)
         if self._fleet.is_partial():
             table = dataclasses.replace(table, partial=True)
-        order = self._orders.order(node_id, self._nodes, table, drained=self._fleet.is_drained(node_id))
+        order = self._orders.order(node_id, self._links.nodes, table, drained=self._fleet.is_drained(node_id))
         report = self._orders.reports.get(node_id)
         if report is None or not report.gateway.watched:
             return order
-        return dataclasses.replace(order, view=self._views.view(self._report, self._resources))
+        return dataclasses.replace(order, view=self._views.view(self._report, self._nodes.resources))
 
     async def _follow_rollouts(self) -> None:
         """See updates to their end: the command that began one may have ended."""

@@ -17,6 +17,7 @@ from longboat.cluster.fleet.placing import Placing
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.fleet.unplaced import end_actors, unplaced_actors
 from longboat.cluster.host.cluster_token import cluster_token
+from longboat.cluster.protocol.messages import NodeReport
 from longboat.core.errors import ClusterError
 from longboat.core.scaling import ReplicaSpeed, ScaledModel
 from longboat.core.states import Asleep, ReplicaState
@@ -78,6 +79,15 @@ class CountLoop:
         apps = await asyncio.to_thread(_apps_of, self._rest)
         await asyncio.to_thread(end_actors, names := unplaced_actors(apps))
         return len(names)
+
+    def take_nodes(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Take over the nodes that are alive, as Ray lists them."""
+        self.nodes = tuple(entries)
+        self.keeper.tally.keep({entry["NodeID"] for entry in entries})
+
+    def hear(self, node_id: str, report: NodeReport) -> None:
+        """Take in what a node counted for each model."""
+        self.keeper.tally.hear(node_id, report.gateway.model_counts, time.monotonic())
 
     def woken(self, models: Iterable[str]) -> None:
         """Look at once where requests wait for models that sleep."""

@@ -27,7 +27,7 @@ class NodeOrders:
     def __init__(self, epoch: str) -> None:
         """epoch: names this life of the controller"""
         self.reports: dict[str, NodeReport] = {}
-        self._epoch = epoch
+        self.epoch = epoch
         self._values: Mapping[str, Any] = {}  # the controller's
         self._policy: tuple[int, bytes] | None = None  # number of gateways it is for, and the document
         self._senders: dict[str, TableSender] = {}  # of tables, by node
@@ -37,6 +37,11 @@ class NodeOrders:
     def take(self, values: Mapping[str, Any]) -> None:
         """Take over a fleet. values: the controller's"""
         self._values, self._policy = values, None
+
+    @property
+    def has_fleet(self) -> bool:
+        """Return whether there is a fleet that nodes can be ordered to serve."""
+        return bool(self._values)
 
     def policy(self, num_gateways: int) -> bytes:
         """Return the policy for this number of nodes."""
@@ -49,7 +54,7 @@ class NodeOrders:
         demands = {node: report.gateway.tenant_demands for node, report in self.reports.items()}
         own = self._slot_shares.table_for(node_id, table, nodes, demands, time.monotonic())
         report = self.reports.get(node_id)
-        sender = self._senders.setdefault(node_id, TableSender(self._epoch))
+        sender = self._senders.setdefault(node_id, TableSender(self.epoch))
         return NodeOrder(
             fleet=str(self._values["fleet"]),
             update=sender.update(own, known=report.gateway.table_number if report else 0),

@@ -66,7 +66,8 @@ async def _until_whole(head: HostWork, worker: HostWork, before: Mapping[str, in
         if (what := f"waiting for replicas: {_listed(left)}") != told:
             worker.tell(worker.name, told := what)
         if time.monotonic() > end_s:
-            raise ClusterError(f"the fleet lacks replicas after its restart: {_listed(left)}", hint="longboat status")
+            what = f"the fleet lacks replicas after its restart: {_listed(left)}"
+            raise ClusterError(what, hint="longboat status --why shows the reasons")
         await asyncio.sleep(POLL_S)
         document = await _status(head)
         left = left if document is None or "wanted" not in document else lacking(before, document)
