@@ -32,9 +32,9 @@ from longboat.planner.predict.machine import machine_for
 from longboat.planner.search.advice import quantizations_below
 from longboat.planner.search.demand import Demand, Slo
 from longboat.planner.search.forecast import Forecasters
-from longboat.planner.search.ranking import Plan, speed_step
+from longboat.planner.search.ranking import Plan
 from longboat.planner.search.search import SearchResult, search
-from longboat.planner.search.shortlist import SpeedLimit
+from longboat.planner.search.shortlist import Bound, SpeedLimit
 
 __all__ = ("Comparison",)
 
@@ -109,8 +109,8 @@ class Comparison:
         formats = [shape.quantization for shape in self.formats(engine)]
         formats += [shape.quantization for shape in quantizations_below(self.shape, engine, part)] if fewer_bits else []
         known = ChainMap(*(dict(one.ceilings) for one in results))
-        most = max(known.get((name, pool.sort), inf) for name in formats)
-        return speed_step(most) >= speed_step(limit.tokens_per_s)
+        unknown = Bound(tokens_per_s=inf, excess_step=0.0)
+        return any(limit.allows(known.get((name, pool.sort), unknown)) for name in formats)
 
     def _of_groups(self, cluster: Cluster) -> Iterator[SearchResult]:
         """Yield plans in fewer bits that a few of the nodes ask for, as their best plan as stored crosses nodes.

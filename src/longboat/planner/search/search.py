@@ -19,7 +19,7 @@ from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast, Forecaster, Forecasters
 from longboat.planner.search.layouts import Layout, layouts, mixed_layouts
 from longboat.planner.search.ranking import MAX_PLANS, Plan, distinct, forecast_order, ranked
-from longboat.planner.search.shortlist import Shortlist, SpeedLimit, figures_of
+from longboat.planner.search.shortlist import Bound, Shortlist, SpeedLimit, figures_of
 
 __all__ = ("Rejected", "Search", "SearchResult", "search")
 
@@ -45,8 +45,8 @@ class SearchResult:
     plans: tuple[Plan, ...]
     rejected: tuple[Rejected, ...]
     behind: tuple[Plan, ...] = ()  # plans of several searches that are ranked behind the best few
-    # Tokens per second that each format reaches at most on one kind of the machines alone, where that was counted.
-    ceilings: Mapping[tuple[str, tuple[object, ...]], float] = field(default_factory=dict)
+    # What each format reaches at most on one kind of the machines alone, where that was counted.
+    ceilings: Mapping[tuple[str, tuple[object, ...]], Bound] = field(default_factory=dict)
 
     @property
     def best(self) -> Plan | None:
@@ -76,7 +76,7 @@ def search(
     pools = tuple(replace(pool, machine=machine_for(pool.machine, engine)) for pool in pools_of(cluster))
     plans: list[Plan] = []
     rejected: list[Rejected] = []
-    ceilings: dict[tuple[str, tuple[object, ...]], float] = {}
+    ceilings: dict[tuple[str, tuple[object, ...]], Bound] = {}
     for shape in shapes:
         # An engine does not mix accelerators with processors: the first pool speaks for all.
         one = Search(pools, shared.of(computed_on(pools[0].machine, shape), engine), prune=prune)
@@ -95,7 +95,7 @@ class Search:
         self.shape, self.demand, self.engine = forecaster.shape, forecaster.demand, forecaster.engine
         self.weight_bytes = self.shape.weight_bytes  # counted once: a sum over all weights
         self.rejected: list[Rejected] = []
-        self.ceilings: Mapping[int, float] = {}  # as in ``Shortlist``
+        self.ceilings: Mapping[int, Bound] = {}  # as in ``Shortlist``
 
     def plans(self) -> list[Plan]:
         """Return a plan for each layout that is worth it: with the best one for the machines that it leaves, and alone.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 from longboat.planner.machines.pools import Pool
 from longboat.planner.search.ceiling import Ceilings
@@ -20,10 +21,17 @@ from longboat.planner.search.ranking import (
     speed_step,
 )
 
-__all__ = ("Shortlist", "SpeedLimit", "figures_of")
+__all__ = ("Bound", "Shortlist", "SpeedLimit", "figures_of")
 
 # Layouts for the same machines, where there are several kinds of them.
 MAX_GROUPS = 3
+
+
+class Bound(NamedTuple):
+    """What layouts on one kind of machine reach at most."""
+
+    tokens_per_s: float
+    excess_step: float  # by which they miss limits at least
 
 
 class SpeedLimit:
@@ -36,6 +44,11 @@ class SpeedLimit:
         self.excess_step: float = inf  # of plans that miss limits by more, all are behind the best
         for plan in plans:
             self.add(plan)
+
+    def allows(self, bound: Bound) -> bool:
+        """Return whether a plan within the bound may be among the best."""
+        fast = speed_step(bound.tokens_per_s) >= speed_step(self.tokens_per_s)
+        return fast and bound.excess_step <= self.excess_step
 
     def add(self, plan: Plan) -> None:
         """Count a plan; the speed of one that misses limits does not count, as slower ones may keep them."""
@@ -70,8 +83,8 @@ class Shortlist:
         self.unfit: list[Forecast] = []
         # Layouts that are slower than the best few on the same machines, with their figures and the best.
         self.slower: list[tuple[Layout, str, Forecast]] = []
-        # The bound of the fastest layout on each kind of machine, for all users, where there are several kinds.
-        self.ceilings: dict[int, float] = {}
+        # The bounds of the best layouts on each kind of machine, for all users, where there are several kinds.
+        self.ceilings: dict[int, Bound] = {}
         self._tried: dict[int, Forecast] = {}
 
     def best_few(self) -> list[Forecast]:
@@ -87,11 +100,10 @@ class Shortlist:
     def alone(self, limit: SpeedLimit) -> Iterator[Forecast]:
         """Yield the forecasts of layouts that serve all users alone, while they may be as fast as ``limit``."""
         ordered = self._in_order(range(len(self.layouts)), lambda _: 1.0)
-        for ceiling, index in ordered:
-            if len(pools := self.layouts[index].pools) == 1:
-                self.ceilings.setdefault(pools[0], ceiling)
         fast = (pair for pair in ordered if speed_step(pair[0]) >= speed_step(limit.tokens_per_s))
-        for excess_step, ceiling, index in sorted(self._with_excess(fast)):
+        bounds = sorted(self._with_excess(fast))
+        self._keep(ordered, {index: excess_step for excess_step, _, index in bounds})
+        for excess_step, ceiling, index in bounds:
             if excess_step > limit.excess_step:
                 return
             if speed_step(-ceiling) < speed_step(limit.tokens_per_s) or not self._may_fit(index):
@@ -105,6 +117,14 @@ class Shortlist:
         for ceiling, index in ordered:
             excess = 1.0 if self._ceilings is None else self._ceilings.least_excess(self.layouts[index])
             yield speed_step(excess), -ceiling, index
+
+    def _keep(self, ordered: Iterable[tuple[float, int]], excess_steps: Mapping[int, int]) -> None:
+        """Keep the bounds of each kind of machine; layouts that are too slow have no bound on limits."""
+        for ceiling, index in ordered:
+            if len(pools := self.layouts[index].pools) == 1:
+                known = self.ceilings.get(pools[0], Bound(tokens_per_s=ceiling, excess_step=inf))
+                least = min(known.excess_step, excess_steps.get(index, inf))
+                self.ceilings[pools[0]] = Bound(tokens_per_s=known.tokens_per_s, excess_step=least)
 
     def _may_fit(self, index: int) -> bool:
         """Return whether nothing is known that speaks against a layout: its forecast with fewer users."""
