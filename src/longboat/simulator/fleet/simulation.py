@@ -176,7 +176,7 @@ def _room(replica: SimReplica) -> int:
 
 def _job(request: TraceRequest, number: int, now_s: float) -> Job:
     prompt = Prompt(
-        f"{number}",
+        str(number),
         request.prompt_tokens,
         blocks=request.blocks,
         ends=request.ends,
