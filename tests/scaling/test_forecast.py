@@ -69,3 +69,16 @@ def test_peak_of_a_short_time_bounds_less() -> None:
         uppers.append(forecaster.forecast().upper)
     assert 11.5 < uppers[120] < 13.0
     assert uppers[-1] == pytest.approx(10.0, rel=0.06)
+
+
+def test_chance_moves_the_level_of_many_requests_less() -> None:
+    def chance(rate: float) -> float:
+        forecaster = Forecaster(horizon_s=30.0, share=0.95)
+        for at in range(200):
+            forecaster.add(float(at), rate, 1.0)
+        return forecaster.chance
+
+    assert chance(10.0) == pytest.approx(300.0**-0.5)  # of half a minute
+    assert chance(40.0) == pytest.approx(chance(10.0) / 2.0)
+    assert chance(2.0) == pytest.approx(200.0**-0.5)  # a longer window where little comes
+    assert Forecaster(horizon_s=30.0, share=0.95).chance == 1.0

@@ -74,3 +74,10 @@ def _kept(rate: float, replicas: int) -> float:
         name="model", target=FixedTarget(), min_replicas=replicas, max_replicas=replicas, initial_replicas=replicas
     )
     return simulate_scaled(fleet, iter(requests), Scaler([model])).kept_share
+
+
+@pytest.mark.parametrize("near", [1, 4, 9, 500])
+def test_count_does_not_depend_on_where_its_search_begins(near: int) -> None:
+    for rate in (0.5, 6.0, 9.0, 60.0):
+        assert replicas_for(rate, MIX, SPEED, OBJECTIVE, least=1, most=100, near=near) == count(rate)
+    assert replicas_for(60.0, MIX, SPEED, OBJECTIVE, least=1, most=3, near=near) == 3
