@@ -71,10 +71,11 @@ def _run(words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
 def ticks_of_node(run: Path) -> dict[int, tuple[str, int, int]]:
     """Pid → title, CPU ticks and bytes of every process of the node with this run folder.
 
-    Bytes are proportional: of memory that several processes share, each has its part.
+    Bytes are proportional: of memory that several processes share, each has its part. Ray's agents, and the modules of
+    its dashboard, write their titles over their environment: they are found as children of others.
     """
-    found = {}
     marks = (f"LONGBOAT_RUN={run}\0".encode(), f"LONGBOAT_NODE={run}\0".encode())
+    found, parents, own = {}, {}, set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -84,9 +85,14 @@ def ticks_of_node(run: Path) -> dict[int, tuple[str, int, int]]:
             rolled = (entry / "smaps_rollup").read_text()
         except OSError:
             continue
+        pid = int(entry.name)
+        found[pid] = (_title(line), int(fields[11]) + int(fields[12]), proportional_bytes(rolled))
+        parents[pid] = int(fields[1])
         if any(mark in env for mark in marks) or f"{run}/ray".encode() in line:
-            found[int(entry.name)] = (_title(line), int(fields[11]) + int(fields[12]), proportional_bytes(rolled))
-    return found
+            own.add(pid)
+    while more := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= more
+    return {pid: row for pid, row in found.items() if pid in own}
 
 
 def proportional_bytes(rolled: str) -> int:
@@ -99,6 +105,8 @@ def _title(line: bytes) -> str:
     words = line.decode(errors="replace").rstrip("\0").split("\0")
     if any(word.endswith("process/keeper.py") for word in words[:6]):
         return "keepers"
+    if words[0].startswith("ray-dashboard-"):
+        return "dashboard's modules"
     if words[0].startswith("ray::"):
         return words[0].split(".")[0].split("#")[0].strip()
     if "-m" in words[:-1]:
