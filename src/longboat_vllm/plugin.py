@@ -24,13 +24,14 @@ from longboat_vllm.process import lineage, loaded
 from longboat_vllm.process.forked import FORKED
 from longboat_vllm.resume import install as resume
 from longboat_vllm.resume.seeds import mend_seeded_parts_on_cpu
-from longboat_vllm.shapes import UnexpectedShapeError, expect
+from longboat_vllm.shapes import UnexpectedShapeError, expect, expect_parameters
 from longboat_vllm.speculation import mend_speculation_on_cpu
 
 __all__ = (
     "SWITCH",
     "fork_children",
     "mend_eager_on_cpu",
+    "mend_inspection_on_cpu",
     "mend_pipeline_on_cpu",
     "mend_ranks_per_node_on_cpu",
     "register",
@@ -62,6 +63,7 @@ def register() -> None:
         _apply(mend_pipeline_on_cpu)
         _apply(mend_ranks_per_node_on_cpu)
         _apply(mend_eager_on_cpu)
+        _apply(mend_inspection_on_cpu)
         _apply(mend_expert_groups_on_cpu)
         _apply(mend_speculation_on_cpu)
         _apply(mend_spinning_on_cpu)
@@ -200,3 +202,21 @@ def mend_eager_on_cpu() -> None:
 
     setattr(init_device_without_compiling, _EAGER_MENDED, True)
     CPUWorker.init_device = init_device_without_compiling
+
+
+def mend_inspection_on_cpu() -> None:
+    """Inspect the class of a model in this process.
+
+    vLLM lets another process do it, which imports vLLM again: 11 CPU seconds for the first engine of an architecture.
+    It does so to keep CUDA out of this process. Can be dropped when vLLM inspects here on platforms without CUDA.
+    """
+    from vllm.model_executor.models import registry
+
+    source = inspect.getsource(registry._LazyRegisteredModel.inspect_model_cls)
+    expect("in another process to avoid initializing CUDA" in source, "models are inspected for another reason")
+    expect_parameters(registry._run_in_subprocess, ("fn",))
+    registry._run_in_subprocess = _run_here
+
+
+def _run_here(fn: Callable[[], Any]) -> Any:
+    return fn()

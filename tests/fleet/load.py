@@ -24,6 +24,7 @@ class Load:
     apart_s: between the first requests of two clients, so that answers do not end together
     pause_s: between two requests of a client; may be set at any time, so that engines start with less work beside them
     more: what requests ask for besides; those of every second client draw by a seed
+    expected: prompt → its answer, where an earlier load has learned it; what is missing is learned at the beginning
     wrong: what was not as it should be; num_streams: how many were asked for
     others: whole answers with another text than the quiet fleet's: the client's number and the text; also in wrong
     """
@@ -36,19 +37,20 @@ class Load:
     apart_s: float = 0.0
     pause_s: float = 0.0
     more: dict[str, Any] = field(default_factory=dict)
+    expected: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     num_streams: int = 0
     others: list[tuple[int, str]] = field(default_factory=list)
-    _expected: dict[str, str] = field(default_factory=dict)
     _under_way: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Client's number → the replica that began its answer, and how many lines came."""
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def __enter__(self) -> Load:
+        unknown = [number for number in range(self.num_clients) if self._prompt(number) not in self.expected]
         with ThreadPoolExecutor(self.num_clients) as quiet:
-            texts = quiet.map(self.stream, range(self.num_clients))
-            self._expected = {self._prompt(number): text for number, text in enumerate(texts)}
+            for number, text in zip(unknown, quiet.map(self.stream, unknown), strict=True):
+                self.expected[self._prompt(number)] = text
         self._threads = [threading.Thread(target=self._client, args=(n,)) for n in range(self.num_clients)]
         for thread in self._threads:
             thread.start()
@@ -105,7 +107,7 @@ class Load:
         while not self._over.is_set():
             self.num_streams += 1
             try:
-                if (text := self.stream(number)) != self._expected[prompt]:
+                if (text := self.stream(number)) != self.expected[prompt]:
                     self.others.append((number, text))
                     self.wrong.append(f"{prompt}: another text")
             except urllib.error.HTTPError as error:

@@ -37,6 +37,17 @@ class MessageQueue:
     def create_from_handle(handle, rank):
         buffer = ShmRingBuffer(); socket.connect()
 """
+REGISTRY = """
+def _run_in_subprocess(fn): return "elsewhere"
+class _LazyRegisteredModel:
+    def inspect_model_cls(self):
+        # Performed in another process to avoid initializing CUDA
+        return _run_in_subprocess(lambda: "here")
+"""
+ASK_REGISTRY = """
+from vllm.model_executor.models.registry import _LazyRegisteredModel
+print("inspected", _LazyRegisteredModel().inspect_model_cls())
+"""
 ASK_MEMORY = """
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 MessageQueue(False).wait_until_ready()
@@ -174,3 +185,20 @@ def test_children_of_a_process_with_a_device_in_use_are_spawned(fake_vllm: Path)
     torch = "class cuda:\n    @staticmethod\n    def is_initialized(): return True\n"
     (fake_vllm.parent / "torch.py").write_text(torch)
     assert run(fake_vllm, "import torch; " + START_METHOD, LONGBOAT_FORKED="1", **OFF).strip() == "spawn"
+
+
+@pytest.mark.parametrize(
+    ("is_cpu", "reason", "place"),
+    [(True, "CUDA", "here"), (False, "CUDA", "elsewhere"), (True, "leaks", "elsewhere")],
+    ids=["processor", "GPU", "another vLLM"],
+)
+def test_models_are_inspected_in_the_process_that_asks_on_processors_alone(
+    fake_vllm: Path, is_cpu: bool, reason: str, place: str
+) -> None:
+    platform(fake_vllm, is_cpu=is_cpu)
+    folder = fake_vllm / "model_executor" / "models"
+    folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").write_text("")
+    (folder / "registry.py").write_text(REGISTRY.replace("CUDA", reason))
+    assert f"inspected {place}" in run(fake_vllm, REGISTER + ASK_REGISTRY, **OFF)

@@ -22,6 +22,9 @@ models:
     replicas: %d
     resources: {cpus: 0.5}
     update: {drain_s: 0, limit_s: 300}"""
+MAX_TOKENS = 600
+QUIET: dict[str, str] = {}
+"""Answers of the quiet fleet, which no change of these tests alters."""
 
 
 def file(up: FleetLab, *, args: str = "", context: int = 1024, replicas: int = 2) -> str:
@@ -52,7 +55,8 @@ def change(up: FleetLab, path: str, number: int, *, num_clients: int = 8) -> lis
     """
     wait_until("every level of resuming is proved", lambda: all(level != "none" for level, _ in levels(up)), 120)
     url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
-    with Load(url, "a", num_clients=num_clients, max_tokens=900, timeout_s=240.0, apart_s=1.0, more=long) as clients:
+    load = Load(url, "a", num_clients, MAX_TOKENS, timeout_s=240.0, apart_s=1.0, more=long, expected=QUIET)
+    with load as clients:
         num_replicas = len(up.replicas("a"))
         wait_until("every replica is at work", lambda: len(clients.replicas_at_work()) == num_replicas, 120)
         up.must("up", path, "--detach", timeout_s=600)

@@ -25,7 +25,7 @@ LONG_TOKENS = 400
 def up(lab: FleetLab) -> FleetLab:
     if not os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON"):
         pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
-    lab.must("up", lab.write(f"name: started\nmodels: [{A}]", gateway=GATEWAY_OF_FAKES), "--detach", timeout_s=240)
+    lab.must("up", lab.write(f"name: t\nmodels: [{A}]", gateway=GATEWAY_OF_FAKES), "--detach", timeout_s=240)
     return lab
 
 
