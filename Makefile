@@ -4,7 +4,7 @@
 VENV := .venv
 LONGBOAT := $(VENV)/bin/longboat
 READY := $(VENV)/.ready
-NATIVE := $(VENV)/.native$(addprefix -,$(LONGBOAT_BUILD))
+NATIVE := $(VENV)/.native
 
 # The machine's own Python if it is new enough, else a newer one beside it. `make PYTHON=…` chooses another.
 # A chosen one must also be able to make virtual environments (Debian keeps that in python3-venv).
@@ -27,7 +27,6 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/b
 # What a request runs through is compiled when Longboat is installed, and here when a source is newer.
 $(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/native/*.c routing/prefixes/*.c simulator/traces/*.c gateway/*/*.py gateway/*/*/*.py routing/*/*.py routing/*.py))
 	@test ! -e hatch_build.py || $(VENV)/bin/python hatch_build.py
-	@rm -f $(VENV)/.native*
 	@touch $@
 
 ##@ Run

@@ -39,8 +39,6 @@ SOURCES = tuple(
 FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 _DEADLINE_S = 120
-IS_QUICK = os.environ.get("LONGBOAT_BUILD") == "quick"
-"""Whether modules are compiled in half the time, from the same C, to code that no benchmark should measure."""
 
 COMPILED_FOLDERS = (
     "gateway/api", "gateway/calls", "gateway/exchange", "gateway/http", "gateway/limits", "gateway/records",
@@ -172,7 +170,7 @@ def _compiled_module() -> Any:
 
 def _manifest(compiled: Any) -> dict[str, Any]:
     digests = {f"{name}.py": compiled.digest_of(PACKAGE / f"{name}.py") for name in MODULES}
-    return {"suffix": SUFFIX, "sources": digests, **({"is_quick": True} if IS_QUICK else {})}
+    return {"suffix": SUFFIX, "sources": digests}
 
 
 def _are_fresh(compiled: Any) -> bool:
@@ -204,8 +202,7 @@ def _make_modules(compiled: Any) -> str:
                 group = mypycify(
                     ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", f"{work}/types",
                      *(f"longboat/{name}.py" for name in MODULES)],
-                    opt_level="1" if IS_QUICK else "3", debug_level="0", multi_file=True, group_name=group_name,
-                    target_dir=f"{work}/c",
+                    opt_level="3", debug_level="0", multi_file=True, group_name=group_name, target_dir=f"{work}/c",
                 )  # fmt: skip
                 for extension in group:
                     extension.extra_compile_args += [
@@ -214,7 +211,7 @@ def _make_modules(compiled: Any) -> str:
                         "-fno-semantic-interposition",
                         "-fno-plt",
                     ]
-                    if _compiles_with_gcc() and not IS_QUICK:
+                    if _compiles_with_gcc():
                         extension.extra_compile_args += ["-flto"]
                         extension.extra_link_args += ["-O3", f"-flto={os.cpu_count() or 1}"]
                 command = Distribution({"name": "longboat", "ext_modules": group}).get_command_obj("build_ext")

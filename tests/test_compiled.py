@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,17 +80,3 @@ def test_every_compiled_module_can_be_imported() -> None:
     program = f"import importlib\nfor name in {modules}: importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_quick_build_is_made_again_where_another_one_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def manifest(how: str) -> Any:
-        monkeypatch.setenv("LONGBOAT_BUILD", how)
-        spec = importlib.util.spec_from_file_location("hatch_build", Path(__file__).parents[1] / "hatch_build.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module._manifest(compiled)
-
-    whole, quick = manifest(""), manifest("quick")
-    assert quick == {**whole, "is_quick": True}
-    assert whole != quick

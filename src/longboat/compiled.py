@@ -21,8 +21,7 @@ __all__ = ("FOLDER", "IS_COMPILED", "LIBRARY", "MANIFEST", "digest_of")
 
 FOLDER = Path(__file__).resolve().parent / "_compiled"
 MANIFEST = "built.json"
-"""{"suffix": of extension modules, "sources": path in the package → digest of the source}; "is_quick": true where
-``LONGBOAT_BUILD=quick`` made them"""
+"""{"suffix": of extension modules, "sources": path in the package → digest of the source}"""
 LIBRARY = "longboat_hot__mypyc"
 """The extension module that holds the code of all of them."""
 _SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
