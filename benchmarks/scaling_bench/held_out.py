@@ -1,7 +1,7 @@
 """Loads on which no constant of the scaler was chosen: other windows of the traces, and rates and lengths from chance.
 
-They were written down before the scaler was played on any of them. ``held_out_of`` yields them; their figures say how
-far the rule carries, so a rule is not fitted to them: where one of them leads to a change, it is held out no longer.
+Their figures, by ``held_out_of``, say how far the rule carries. A load by which a constant is chosen belongs in
+``loads.py``.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Knowledge:
         """Send new prompts through the near gateway."""
         self.heard()
         for number in range(self._count, self._count + count):
-            _chosen(self._near, self._model, number)
+            self._note_loss(_chosen(self._near, self._model, number))
         self._taught += range(self._count, self._count + count)
         self._count += count
 
@@ -62,9 +62,14 @@ class Knowledge:
             expected, found = choice["expected"], choice["happened"]
             if (cached := found["cached_tokens"]) is not None:
                 return expected["cached_tokens"] / expected["prompt_tokens"], cached / found["prompt_tokens"]
-            self._num_lost += 1
-            assert self._num_lost <= MOST_LOST, f"engines do not say what was cached: {choice}"
+            self._note_loss(choice)
             self.heard()
+
+    def _note_loss(self, choice: dict[str, Any]) -> None:
+        if choice["happened"]["cached_tokens"] is None:
+            self._num_lost += 1
+            seen = f"{choice}; {_routes(self._near, self._model)}; {_routes(self._far, self._model)}"
+            assert self._num_lost <= MOST_LOST, f"engines do not say what was cached: {seen}"
 
     def learned(self, after: str) -> None:
         """Wait until the far gateway knows a prompt, then see that it knows others and expects none that is lost."""

@@ -81,3 +81,19 @@ def test_count_does_not_depend_on_where_its_search_begins(near: int) -> None:
     for rate in (0.5, 6.0, 9.0, 60.0):
         assert replicas_for(rate, MIX, SPEED, OBJECTIVE, least=1, most=100, near=near) == count(rate)
     assert replicas_for(60.0, MIX, SPEED, OBJECTIVE, least=1, most=3, near=near) == 3
+
+
+@pytest.mark.parametrize("near", [1, 2, 3, 5, 6])
+def test_count_that_twice_as_many_would_hardly_relieve_is_not_taken_for_one_that_cannot_be_helped(near: int) -> None:
+    """One replica is late with every request, two with 86 %, five with the 5 % whose prompts are too long."""
+    draw = random.Random(11)
+    lengths = tuple(
+        (max(20, int(draw.lognormvariate(8.5, 1.2))), max(4, int(draw.expovariate(1 / 300)))) for _ in range(300)
+    )
+    speed = ReplicaSpeed(
+        base_s=0.02, prompt_token_s=3e-5, prompt_pair_s=2e-10, sequence_s=4e-4, kv_token_s=3e-8, max_sequences=64,
+        kv_tokens=960_000, step_tokens=2048,
+    )  # fmt: skip
+    mix, objective = mix_of(lengths, speed), Objective(ttft_ms=1500.0)
+    for rate in [2.8 + 0.01 * step for step in range(100)]:
+        assert replicas_for(rate, mix, speed, objective, least=1, most=30, near=near) >= 3

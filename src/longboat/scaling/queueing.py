@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 from longboat.core.scaling import Objective, ReplicaSpeed
 
@@ -78,20 +79,23 @@ def replicas_for(
 ) -> int:  # fmt: skip
     """Return the smallest number of replicas that keeps the objective; ``most`` where none does.
 
-    Requests that twice as many would not help are not the fault of the number: half as many as the objective
-    allows may be late besides.
+    Requests that neither twice nor four times as many would help are not the fault of the number: half as many as
+    the objective allows may be late besides.
 
     rate: requests per second; burst: variance of arrivals over their mean, 1 where they come by chance; near: where
     the search begins, which makes it shorter
     """
     allowed = 1.0 - objective.percentile / 100.0
 
+    @cache
+    def late(replicas: int) -> float:
+        return late_share(rate, replicas, mix, speed, objective, burst=burst)
+
+    def is_no_help(fewer: int) -> bool:
+        return late(2 * fewer) < 1.0 and late(fewer) <= _EDGE * (late(2 * fewer) + allowed / 2.0)
+
     def keeps(replicas: int) -> bool:
-        late = late_share(rate, replicas, mix, speed, objective, burst=burst)
-        if late <= _EDGE * allowed:
-            return True
-        hopeless = late_share(rate, 2 * replicas, mix, speed, objective, burst=burst)
-        return hopeless < 1.0 and late <= _EDGE * (hopeless + allowed / 2.0)
+        return late(replicas) <= _EDGE * allowed or (is_no_help(replicas) and is_no_help(2 * replicas))
 
     low, high = max(1, least), max(1, most)
     tries = [near, near - 1]

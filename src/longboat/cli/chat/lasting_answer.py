@@ -104,7 +104,7 @@ class LastingAnswer:
             return
         if num_vain >= len(self._bases):
             where = " or ".join(self._bases)
-            hint = "check the address after --url; longboat status shows the gateways of the fleet"
+            hint = "longboat status shows the gateways of the fleet; --url names another address"
             raise ClusterError(f"no answer from the gateway at {where}: {self._failure}", hint=hint)
 
     def _once(self) -> Iterator[str]:

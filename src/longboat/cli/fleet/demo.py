@@ -22,7 +22,7 @@ def run_demo(file: Path | None, *, once: bool, engine: str = "vllm") -> None:
 
     file: None means ``DEMO_FILE`` with ``engine`` in it
     """
-    if file is not None and not file.is_file():
+    if file is not None and (file.is_dir() or not file.exists()):
         hint = "name a fleet file, or leave it out: longboat demo"
         raise UserInputError(f"there is no fleet file {file}", hint=hint)
     _install(engine)

@@ -53,7 +53,7 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float, move: bool 
 def _check_words(kind: str, name: str, *, move: bool) -> None:
     """Raise UserInputError where no fleet could have what the words name."""
     if kind not in ("replica", "node", "gateway"):
-        hint = f"write: longboat drain replica {name}, or node or gateway in place of replica"
+        hint = f"write replica, node or gateway before the name: longboat drain replica {name}"
         raise UserInputError(f"{kind!r} cannot be drained", hint=hint)
     if kind == "replica" and not name.rpartition("/")[2]:
         raise UserInputError(f"{name!r} names no replica", hint="write MODEL/REPLICA, as longboat status shows it")

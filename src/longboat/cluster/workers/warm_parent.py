@@ -24,7 +24,6 @@ from pathlib import Path
 
 from longboat.cluster.workers.fork_request import ForkRequest, Verdict, judge
 from longboat.cluster.workers.forked_worker import become_worker, take_place
-from longboat.cluster.workers.lasting_objects import share_what_is_loaded
 from longboat.cluster.workers.start_worker import GO, fingerprint
 from longboat_vllm.process import forked, keeper
 from longboat_vllm.process.zygote import check_forkable, close_all_but
@@ -97,7 +96,7 @@ def load() -> Loaded:
     script = str(sys.modules[_SCRIPT].__file__)
     code = compile(Path(script).read_bytes(), script, "exec")
     gc.collect()
-    share_what_is_loaded()
+    sys._clear_type_cache()  # of names of attributes: forks would write to a page for each that they replace
     gc.freeze()
     check_forkable()
     return Loaded(env, script, code)

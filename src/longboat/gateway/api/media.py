@@ -43,7 +43,7 @@ _TEXT_MARK = re.compile(r"!\[\]\s*\Z|\A\s*\[?\]\s*\Z")
 """A text that such a template may put before an address."""
 _LOADED = ("http:", "https:", "data:", "file:", "//")
 """How addresses begin that an engine may load. TGI takes no others; they are ordinary in Markdown."""
-_AS_TEXT = "The model's engine loads what a text names as ![](ADDRESS); ![a boat](ADDRESS) stays text."
+_AS_TEXT = "TGI may load what a text names as ![](ADDRESS); ![a boat](ADDRESS) stays text."
 _SHOWN_CHARS = 80
 _Item = tuple[str, str, bool]  # its kind, its address or its data, and whether it is data
 
