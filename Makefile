@@ -25,7 +25,7 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/b
 	@printf '%s\n' "$(CURDIR)" > $@
 
 # What a request runs through is compiled when Longboat is installed, and here when a source is newer.
-$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/native/*.c routing/prefixes/*.c simulator/traces/*.c gateway/*/*.py gateway/*/*/*.py routing/*/*.py routing/*.py))
+$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/native/*.c routing/prefixes/*.c simulator/traces/*.c gateway/*/*.py gateway/*/*/*.py routing/*/*.py routing/*.py simulator/*.py simulator/*/*.py planner/*/*.py catalog/shape/*.py))
 	@test ! -e hatch_build.py || $(VENV)/bin/python hatch_build.py
 	@touch $@
 

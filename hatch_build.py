@@ -1,4 +1,4 @@
-"""Compiles the path of a request: at an installation, as a build hook, or by ``python hatch_build.py``.
+"""Compiles the path of a request and the planner's search: at an installation, as a build hook, or by ``python hatch_build.py``.
 
 - the C files of ``SOURCES``, each beside its source: required; needs a C compiler and Python's headers
 - the modules of ``COMPILED_FOLDERS``, by mypyc, into ``src/longboat/_compiled`` (see ``longboat/compiled.py``):
@@ -41,12 +41,18 @@ SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 _DEADLINE_S = 120
 
 COMPILED_FOLDERS = (
+    "catalog/shape", "planner/memory", "planner/predict", "planner/search",
     "gateway/api", "gateway/calls", "gateway/exchange", "gateway/http", "gateway/limits", "gateway/records",
     "gateway/requests", "gateway/resume", "gateway/upstreams",
     "routing", "routing/capacity", "routing/health", "routing/policies", "routing/prefixes", "routing/queue",
     "simulator", "simulator/engine", "simulator/fleet", "simulator/results", "simulator/traces",
 )  # fmt: skip
 NOT_COMPILED = (
+    # these of the planner and the catalog run a few times for a plan
+    *(f"planner/search/{name}" for name in ("advice", "measured", "reasons", "forecast_document", "tasks")),
+    *(f"planner/memory/{name}" for name in ("draft", "adapter_room", "fit_changes", "processor_part")),
+    *(f"catalog/shape/{name}" for name in ("tensors", "from_tensors", "named_size")),
+    *("planner/predict/capacity", "planner/predict/number"),
     *("routing/capacity/slots", "routing/health/liveness", "routing/decisions"),  # slots=True
     *(f"gateway/limits/{name}" for name in ("cors", "keys", "lease_document", "policy_view")),  # not for each request
     *(f"gateway/limits/redis_{name}" for name in ("counters", "exchange", "link", "news", "script")),
@@ -66,7 +72,7 @@ MODULES = tuple(
     for path in sorted((PACKAGE / folder).glob("*.py"))
     if (name := path.relative_to(PACKAGE).with_suffix("").as_posix()) not in NOT_COMPILED and path.stem != "__init__"
 )
-"""What every request runs through."""
+"""What every request runs through, and what a plan computes thousands of times."""
 
 
 class NativeHook(BuildHookInterface):  # type: ignore[type-arg]

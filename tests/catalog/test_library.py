@@ -113,7 +113,7 @@ def test_models_are_found_by_the_names_people_write(written: str, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("written", "near"), [("rtx 4095", "RTX 409"), ("H1000", "H100"), ("qqqqqqqq", "your own catalog file")]
+    ("written", "near"), [("rtx 4095", "RTX 409"), ("H1000", "H100"), ("qqqqqqqq", "a catalog file")]
 )
 def test_unknown_names_get_the_nearest_ones(written: str, near: str) -> None:
     with pytest.raises(UserInputError, match=written) as caught:

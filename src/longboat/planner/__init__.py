@@ -2,3 +2,5 @@
 
 Rejections are values that carry the numbers; nothing here logs or starts anything.
 """
+
+from longboat import compiled as _compiled  # noqa: F401 - compiled modules come before their sources

@@ -18,7 +18,7 @@ INDEX_SCALE_BYTES = 4
 INDEX_SCALE_GROUP = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Cache:
     """The cache of one layer, for one sequence.
 

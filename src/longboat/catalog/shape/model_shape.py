@@ -17,7 +17,7 @@ MAX_LAYERS = 4096
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Layer:
     """One decoder layer."""
 
@@ -55,7 +55,7 @@ class Layer:
         return sum(weight.rank_bytes(tensor=tensor, expert=expert) for weight in self.weights)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """A whole model.
 

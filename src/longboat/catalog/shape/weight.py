@@ -17,7 +17,7 @@ Shard = Literal["out", "in", "kv_heads", "vocab", "replicated"]
 VOCAB_PADDING = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Weight:
     """A matrix, or ``count`` equal ones (one per expert); a vector has one column."""
 

@@ -68,7 +68,7 @@ SORTS_BEFORE, COUNTS_GRAPHS_FROM = (0, 17), (0, 21)
 GATHERED_COPIES = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Budget:
     """Bytes of one card that the engine may use for everything, and the rule in words."""
 

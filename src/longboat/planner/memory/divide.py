@@ -31,7 +31,7 @@ MARLIN_METHODS = ("awq", "gptq")
 PADDED_EXPERTS = ("mxfp4",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Obstacle:
     """The reason why a split is impossible: one sentence with the numbers, and what works."""
 

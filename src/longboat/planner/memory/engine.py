@@ -13,7 +13,7 @@ from typing import Literal
 __all__ = ("ENGINES", "OFFLOADING", "EngineTraits", "engine_traits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineTraits:
     """The properties of an engine that the planner uses.
 

@@ -34,7 +34,7 @@ __all__ = ("Fit", "RankBytes", "Shortage", "plan_fit")
 GIB = 1024**3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankBytes:
     """The bytes of one rank by part, and what is left."""
 
@@ -67,7 +67,7 @@ class RankBytes:
         return self.weight_bytes + self.overhead_bytes + self.cache_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shortage:
     """The constraint that is broken: where, what is needed and what there is, in bytes, and one sentence."""
 
@@ -78,7 +78,7 @@ class Shortage:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Fit:
     """Whether a model fits on cards, and how much they hold besides."""
 

@@ -19,7 +19,7 @@ MAX_CONTEXT_TOKENS = 1 << 27
 WINDOW_PADDING = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StageCaches:
     """The caches of one rank of a stage: how often each kind occurs, and into how many parts it is divided."""
 
@@ -36,7 +36,7 @@ class StageCaches:
 
     def bytes_per_token(self) -> float:
         """Return bytes of each further token of a long sequence."""
-        return sum(count * cache.bytes_per_token(self.kv_bytes) / parts for cache, count, parts in self.kinds)
+        return sum((count * cache.bytes_per_token(self.kv_bytes) / parts for cache, count, parts in self.kinds), 0.0)
 
     def num_blocks(self, room_bytes: int, block_tokens: int) -> int | None:
         """Return blocks of ``block_tokens`` that vLLM makes of ``room_bytes`` where all layers cache alike, else None.

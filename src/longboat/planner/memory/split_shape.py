@@ -17,7 +17,7 @@ EngineKind = Literal["vllm", "sglang", "llama.cpp"]
 MULTICAST_LINKS = ("NVLink 4", "NVLink 5")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """One accelerator, or one processor that computes, as far as memory goes.
 
@@ -49,7 +49,7 @@ def card_of(entry: Accelerator, *, memory_bytes: int = 0) -> Card:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Split:
     """The division of one replica."""
 
@@ -84,7 +84,7 @@ class Split:
         return self.tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AskedSplit:
     """The split that a user asks for; 0, empty and None leave it to the planner."""
 
@@ -125,7 +125,7 @@ def even_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
     return tuple(each + (1 if pipeline - 1 - over <= stage < pipeline - 1 else 0) for stage in range(pipeline))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
     """The requests that a replica is to hold, and the engine's settings. 0: the engine's own default."""
 

@@ -17,7 +17,7 @@ def host_name(machine: str, engine: str) -> str:
     return f"{machine} | {engine}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """The measured times of a group (model, machine, engine), compared with the model's prediction."""
 
@@ -27,7 +27,7 @@ class Measured:
     here: bool = False  # measured on the user's own cluster
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Spread:
     """Measured / predicted of rows that calibration did not see: 80 % of them lie between ``low`` and ``high``."""
 
@@ -35,7 +35,7 @@ class Spread:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Calibration:
     """The learned constants."""
 

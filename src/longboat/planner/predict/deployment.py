@@ -15,7 +15,7 @@ __all__ = ("Counted", "Deployment", "Stage", "even_stages")
 Counted = dict[tuple[object, ...], dict[int, dict[str, float]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """Consecutive layers on equal accelerators.
 
@@ -31,7 +31,7 @@ class Stage:
     near: Fabric | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Deployment:
     """A replica.
 

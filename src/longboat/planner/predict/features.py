@@ -20,7 +20,7 @@ LOGIT_BYTES = 4.0
 USUAL_NUMBER_BYTES = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Features:
     """The quantities by term, and the times that no constant changes."""
 

@@ -10,7 +10,7 @@ __all__ = ("Load",)
 USUAL_WAVES = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
     """A steady load of clients that each send a request when the last one has its response."""
 

@@ -14,7 +14,7 @@ Native = Literal["fp4", "fp8", "bf16", "fp32"]
 WIDE_BYTES = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """One accelerator."""
 
@@ -55,7 +55,7 @@ class Machine:
         return "fp8" if self.flops_8 > self.flops_16 else "bf16"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Fabric:
     """A link between accelerators."""
 

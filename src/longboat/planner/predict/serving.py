@@ -17,7 +17,7 @@ from longboat.planner.predict.queueing import first_token_passes, interference_s
 __all__ = ("Prediction", "Times", "predict", "times_of")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Times:
     """The times of one replica in seconds, without intervals."""
 
@@ -44,7 +44,7 @@ class Times:
         return self.itl_s * itl_factor, served_s + self.queued_s(itl_factor, ttft_factor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The predicted speed of one replica under the load."""
 
@@ -99,8 +99,8 @@ def predict(
 
 def times_of(features: Features, engine: EngineTraits, load: Load, constants: Mapping[str, float]) -> Times:
     """Apply the time model itself."""
-    step_s = features.decode_hops_s + sum(constants[name] * value for name, value in features.decode.items())
-    compute_s = sum(constants[name] * value for name, value in features.prompt.items())
+    step_s = features.decode_hops_s + sum((constants[name] * value for name, value in features.decode.items()), 0.0)
+    compute_s = sum((constants[name] * value for name, value in features.prompt.items()), 0.0)
     prefill_s, busy_s = compute_s + features.prompt_hops_s, compute_s * features.prompt_busy
     share = interference_share(engine, load, running=features.running)
     itl_s = step_s + constants["interference"] * share * busy_s

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 __all__ = ("DECODE", "DEFAULTS", "LOAD", "PREFILL", "TERMS", "Term", "defaults_for")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Term:
     """One term of the time model."""
 

@@ -38,7 +38,7 @@ IMBALANCE, EVEN_TOKENS = 0.3, 512.0
 HEAD = 0  # in the place of a layer's ``id``
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Pass:
     """One pass of the engine."""
 

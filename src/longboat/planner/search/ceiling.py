@@ -148,11 +148,12 @@ class Ceilings:
         if layout.cut not in self._held_bytes:
             tokens = ceil(self.traffic.mean_prompt_tokens + HELD_OUTPUT * self.traffic.mean_output_tokens)
             kv_bytes = self.demand.settings.kv_bits / 8
-            self._held_bytes[layout.cut] = sum(
+            each_kind = (
                 count * layer.cache.bytes_of(tokens, kv_bytes) / layer.cache.tensor_shards(layout.cut)
                 for layer, count in self.kinds
                 if layer.cache.kind != "none"
             )
+            self._held_bytes[layout.cut] = sum(each_kind, 0.0)
         each = self._held_bytes[layout.cut] * layout.tensor
         memory = sum(layout.tensor * place.card.memory_bytes for place in layout.places)
         return layout.data * max(0.0, memory - self.weight_bytes) / each if each else inf
@@ -223,14 +224,16 @@ class Ceilings:
         if len(found) == 1:
             each, stages = found[last], runs[last][1]
             of_kinds = [(seconds, count) for (seconds, _), (_, count) in zip(each, self.kinds, strict=False)]
-            total = sum(seconds * count for seconds, count in of_kinds) + each[-1][0]
+            total = sum((seconds * count for seconds, count in of_kinds), 0.0) + each[-1][0]
             return max(total / stages, *(-(-count // stages) * seconds for seconds, count in of_kinds))
         kinds = range(len(self.kinds))
         least = [min(each[kind][0] for each in found.values()) for kind in kinds]
-        total = sum(least[kind] * self.kinds[kind][1] for kind in kinds)
+        total = sum((least[kind] * self.kinds[kind][1] for kind in kinds), 0.0)
         head_s = found[last][-1][0]
         speeds = {pool: 1.0 / max(1e-30, _slowness(each, least)) for pool, each in found.items()}
-        slowest = (total + head_s * speeds[last]) / sum(speeds[pool] * count for pool, (_, count) in runs.items())
+        slowest = (total + head_s * speeds[last]) / sum(
+            (speeds[pool] * count for pool, (_, count) in runs.items()), 0.0
+        )
         for kind, (_, count) in enumerate(self.kinds):
             whole = [(each[kind][0], runs[pool][1]) for pool, each in found.items()]
             slowest = max(slowest, _slowest_of_whole(whole, count))
@@ -305,7 +308,7 @@ def _slowest_of_whole(places: list[tuple[float, int]], num_layers: int) -> float
     """
     if any(seconds <= 0.0 for seconds, _ in places):
         return 0.0
-    limit_s = num_layers / sum(count / seconds for seconds, count in places)
+    limit_s = num_layers / sum((count / seconds for seconds, count in places), 0.0)
     while True:
         taken = [(int(limit_s / seconds * ROUNDING), seconds, count) for seconds, count in places]
         if sum(layers * count for layers, _, count in taken) >= num_layers:

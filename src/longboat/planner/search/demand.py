@@ -22,7 +22,7 @@ ENGINE_DEFAULTS = EngineMemory()
 EXAMPLE = "write --slo ttft=500ms,itl=50ms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Slo:
     """Seconds that the mean request may take; None: no limit."""
 
@@ -44,7 +44,7 @@ class Slo:
         return max(1.0, *(value_s / limit_s for value_s, limit_s in pairs if limit_s is not None), 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Demand:
     """The load that all machines together are to serve, and how replicas may be made."""
 

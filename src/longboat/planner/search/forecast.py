@@ -25,7 +25,7 @@ HELD_OUTPUT = 0.6
 CURVE_USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """Equal replicas, with what one of them holds and does."""
 

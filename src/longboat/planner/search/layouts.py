@@ -30,7 +30,7 @@ MIXED_TENSOR = (1, 2, 4, 8, 16)
 MAX_SUBSET_POOLS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """Equal replicas on certain cards."""
 

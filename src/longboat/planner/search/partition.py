@@ -31,7 +31,7 @@ ALIKE = 1e-6
 TINY_S = 1e-30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """A place where one stage can be."""
 
@@ -91,7 +91,7 @@ class StageTimes:
 
 
 def _seconds(work: Mapping[str, float]) -> float:
-    return sum(DEFAULTS[name] * value for name, value in work.items())
+    return sum((DEFAULTS[name] * value for name, value in work.items()), 0.0)
 
 
 def partitions(
@@ -212,7 +212,7 @@ class _Shelf:
         if best is None:
             return None
         high, low = self._slowest(best), 0.0
-        middle = min(high, self.head_s + 1.0 / sum(1.0 / max(TINY_S, seconds[-1]) for seconds in self.seconds))
+        middle = min(high, self.head_s + 1.0 / sum((1.0 / max(TINY_S, seconds[-1]) for seconds in self.seconds), 0.0))
         while high - low > ALIKE * high:
             found, next_s = self._filled(middle, num_sequences)
             if found is None:
@@ -252,7 +252,7 @@ class _Shelf:
         if best is None:
             return None
         total = max(1.0, self.cache_bytes[-1])
-        low, high = 0.0, sum(max(0, cap) for cap in self.caps) / total
+        low, high = 0.0, sum((max(0.0, cap) for cap in self.caps), 0.0) / total
         for _ in range(SEARCH_STEPS):
             middle = (low + high) / 2
             found = self.filled(float("inf"), middle)

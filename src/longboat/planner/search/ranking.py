@@ -35,7 +35,7 @@ MIXED_WORTH = 1.1
 PREFERENCE = LAGGARD_WORTH * MIXED_WORTH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """One way to serve a model: replicas of one layout, or of several that share the users."""
 
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def tokens_per_s(self) -> float:
-        return sum(group.tokens_per_s for group in self.groups)
+        return sum((group.tokens_per_s for group in self.groups), 0.0)
 
     @property
     def ttft_s(self) -> float:
@@ -110,7 +110,7 @@ def forecast_order(forecast: Forecast) -> tuple[object, ...]:
     return (-speed_step(forecast.tokens_per_s), effort(forecast), -forecast.fit.max_sequences, _Names(forecast))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Names:
     """The last part of a key: names are put together only where all before them is equal."""
 

@@ -26,7 +26,7 @@ __all__ = ("Rejected", "Search", "SearchResult", "search")
 GIB = 1024**3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rejected:
     """A layout that was tried and cannot be, or is not worth it, and why."""
 
@@ -36,7 +36,7 @@ class Rejected:
     fit: Fit | None = None  # where bytes were counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchResult:
     """Plans, best first, and what was refused."""
 
@@ -238,7 +238,7 @@ def _shared(forecaster: Forecaster, groups: Sequence[Forecast]) -> list[Forecast
     speeds = [group.layout.replicas * group.prediction.total_tokens_per_s.value for group in groups]
     if forecaster.demand.users < sum(group.layout.replicas for group in groups):
         return _few_users(forecaster, groups)
-    shares = [speed / sum(speeds) * forecaster.demand.users for speed in speeds]
+    shares = [speed / sum(speeds, 0.0) * forecaster.demand.users for speed in speeds]
     return [_again(forecaster, group, share) for group, share in zip(groups, shares, strict=True)]
 
 

@@ -55,7 +55,7 @@ class SpeedLimit:
         step = speed_step(plan.groups[0].demand.slo.excess(plan.ttft_s, plan.itl_s))
         self._excesses[plan.key] = min(step, self._excesses.get(plan.key, step))
         if len(self._excesses) >= MAX_PLANS:
-            self.excess_step = sorted(self._excesses.values())[MAX_PLANS - 1]
+            self.excess_step = float(sorted(self._excesses.values())[MAX_PLANS - 1])
         if plan.missed:
             return
         self._speeds.setdefault(plan.key, plan.tokens_per_s)
@@ -163,8 +163,8 @@ class Shortlist:
 
     def _share(self, layout: Layout) -> float:
         """Return the part of the users that the layout's machines get at first: their part of all memories' speed."""
-        total = sum(pool.bandwidth_bytes_per_s for pool in self.pools)
-        return sum(self.pools[number].bandwidth_bytes_per_s for number in layout.pools) / total
+        total = sum((pool.bandwidth_bytes_per_s for pool in self.pools), 0.0)
+        return sum((self.pools[number].bandwidth_bytes_per_s for number in layout.pools), 0.0) / total
 
 
 def _comes_after(ceiling: float, layout: Layout, other: Forecast) -> bool:
