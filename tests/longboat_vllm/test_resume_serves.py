@@ -206,14 +206,11 @@ def test_long_whole_answer_tells_its_tokens_and_is_itself(engines: tuple[str, st
     assert max(told for _, told in answers) > 0
 
 
-@pytest.mark.parametrize("is_streamed", [True, False], ids=["stream", "whole"])
-def test_engine_that_is_stopped_breaks_answers_off_and_does_not_end_them(
-    vllm_node: VllmNode, tmp_path: Path, is_streamed: bool
-) -> None:
+def test_engine_that_is_stopped_breaks_streams_off_and_does_not_end_them(vllm_node: VllmNode, tmp_path: Path) -> None:
     """vLLM itself ends them with the reason "abort", which a client takes for the end of a whole answer."""
     plan = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r2")
-    asked = {"model": "tiny", "prompt": "row 3 ", "max_tokens": 400, "ignore_eos": True, "stream": is_streamed}
-    headers = {**HEADERS, "x-longboat-journal": "1" if is_streamed else "whole"}
+    asked = {"model": "tiny", "prompt": "row 3 ", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    headers = {**HEADERS, "x-longboat-journal": "1"}
     with vllm_node.running(plan, tmp_path / "replica2.log") as url:
         got, status = b"", 0
         stop = threading.Timer(0.5, os.kill, (listener_of(url), signal.SIGTERM))

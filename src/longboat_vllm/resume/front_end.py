@@ -110,8 +110,8 @@ def _child_with_its_own(get_child_info: Any) -> Any:
 async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: Any, params: Any) -> AsyncIterator[Any]:
     """Yield the outputs, after those of carried tokens; note each choice's ids just before its output.
 
-    An engine that is stopped ends its requests with the reason "abort", as if they were whole. EngineStopped is raised
-    then: the connection breaks off, and the gateway has another engine continue the answer.
+    An engine that is stopped ends its requests with the reason "abort", as if they were whole. For a stream,
+    EngineStopped is raised then: the connection breaks off, and the gateway has another engine continue the answer.
     """
     from vllm.sampling_params import RequestOutputKind
 
@@ -120,7 +120,7 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
     _RUNNING.add(request_id)
     try:
         async for output in outputs:
-            if request_id not in _ABORTED and any(choice.finish_reason == "abort" for choice in output.outputs):
+            if is_delta and request_id not in _ABORTED and _is_cut(output):
                 raise EngineStopped
             repeated.check(output, is_delta=is_delta)
             for place, told in enumerate(request.told.pop(request_id, ())):
@@ -133,6 +133,10 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
         _RUNNING.discard(request_id)
         _ABORTED.discard(request_id)
         await outputs.aclose()
+
+
+def _is_cut(output: Any) -> bool:
+    return any(choice.finish_reason == "abort" for choice in output.outputs)
 
 
 def _remembering(abort_requests: Any) -> Any:
