@@ -1,4 +1,4 @@
-"""Compiles the path of a request and the planner's search: at an installation, as a build hook, or by ``python hatch_build.py``.
+"""Compiles the path of a request and the planner's search, when Longboat is installed or by ``python hatch_build.py``.
 
 - the C files of ``SOURCES``, each beside its source: required; needs a C compiler and Python's headers
 - the modules of ``COMPILED_FOLDERS``, by mypyc, into ``src/longboat/_compiled`` (see ``longboat/compiled.py``):

@@ -41,13 +41,13 @@ def install() -> None:
     expect_parameters(OutputProcessor.add_request, ("self", "request"))
     expect(hasattr(OutputProcessor, "get_num_unfinished_requests"), "unfinished requests are counted elsewhere")
     expect_parameters(OutputProcessor.update_scheduler_stats, ("self", "scheduler_stats"))
+    expect_parameters(OutputProcessor.abort_requests, ("self", "request_ids", "internal"))
     names = ("self", "new_token_ids", "pooling_output", "finish_reason", "stop_reason")
     expect_parameters(RequestState.make_request_output, names)
     AsyncLLM.generate = _generating(AsyncLLM.generate)
     ParentRequest.get_child_info = _child_with_its_own(ParentRequest.get_child_info)
     OutputProcessor.add_request = _adding(OutputProcessor.add_request)
     OutputProcessor.update_scheduler_stats = _counting(OutputProcessor.update_scheduler_stats)
-    expect_parameters(OutputProcessor.abort_requests, ("self", "request_ids", "internal"))
     OutputProcessor.abort_requests = _remembering(OutputProcessor.abort_requests)
 
 
