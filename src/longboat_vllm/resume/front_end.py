@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, PRIOR_TOKENS, CarriedRequest
@@ -18,14 +18,6 @@ __all__ = ("install",)
 _MARK = "_longboat_resume"
 _PRIVATE = (PRIOR_TOKENS, FORCED_TOKENS)
 _TOLD_AT_ONCE = 16
-_RUNNING: set[str] = set()
-"""vLLM's ids of the requests whose outputs are noted."""
-_ABORTED: set[str] = set()
-"""Ids among them that a request to abort named."""
-
-
-class EngineStopped(BaseException):
-    """The engine is stopped while it answers. vLLM would send an ``Exception`` as the answer's end."""
 
 
 def install() -> None:
@@ -41,14 +33,12 @@ def install() -> None:
     expect_parameters(OutputProcessor.add_request, ("self", "request"))
     expect(hasattr(OutputProcessor, "get_num_unfinished_requests"), "unfinished requests are counted elsewhere")
     expect_parameters(OutputProcessor.update_scheduler_stats, ("self", "scheduler_stats"))
-    expect_parameters(OutputProcessor.abort_requests, ("self", "request_ids", "internal"))
     names = ("self", "new_token_ids", "pooling_output", "finish_reason", "stop_reason")
     expect_parameters(RequestState.make_request_output, names)
     AsyncLLM.generate = _generating(AsyncLLM.generate)
     ParentRequest.get_child_info = _child_with_its_own(ParentRequest.get_child_info)
     OutputProcessor.add_request = _adding(OutputProcessor.add_request)
     OutputProcessor.update_scheduler_stats = _counting(OutputProcessor.update_scheduler_stats)
-    OutputProcessor.abort_requests = _remembering(OutputProcessor.abort_requests)
 
 
 def _generating(generate: Any) -> Any:
@@ -108,20 +98,13 @@ def _child_with_its_own(get_child_info: Any) -> Any:
 
 
 async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: Any, params: Any) -> AsyncIterator[Any]:
-    """Yield the outputs, after those of carried tokens; note each choice's ids just before its output.
-
-    An engine that is stopped ends its requests with the reason "abort", as if they were whole. For a stream,
-    EngineStopped is raised then: the connection breaks off, and the gateway has another engine continue the answer.
-    """
+    """Yield the outputs, after those of carried tokens; note each choice's ids just before its output."""
     from vllm.sampling_params import RequestOutputKind
 
     is_delta = params.output_kind == RequestOutputKind.DELTA
     repeated = RepeatedTokens(request, first)
-    _RUNNING.add(request_id)
     try:
         async for output in outputs:
-            if is_delta and request_id not in _ABORTED and _is_cut(output):
-                raise EngineStopped
             repeated.check(output, is_delta=is_delta)
             for place, told in enumerate(request.told.pop(request_id, ())):
                 if place % _TOLD_AT_ONCE == 0:
@@ -130,25 +113,7 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
             for single in _singles(output) if is_delta else (output,):
                 yield _note(request, first, single) if is_delta else single
     finally:
-        _RUNNING.discard(request_id)
-        _ABORTED.discard(request_id)
         await outputs.aclose()
-
-
-def _is_cut(output: Any) -> bool:
-    return any(choice.finish_reason == "abort" for choice in output.outputs)
-
-
-def _remembering(abort_requests: Any) -> Any:
-    """Wrap ``OutputProcessor.abort_requests`` and note what it names. Stopping the engine does not call it."""
-
-    @functools.wraps(abort_requests)
-    def abort_and_remember(processor: Any, request_ids: Iterable[str], internal: bool) -> Any:
-        named = list(request_ids)
-        _ABORTED.update(_RUNNING.intersection(named))
-        return abort_requests(processor, named, internal)
-
-    return abort_and_remember
 
 
 def _note(request: CarriedRequest, first: int, output: Any) -> Any:
