@@ -85,6 +85,8 @@ async def _play_on_engine(stand: Stand, fault: Fault) -> None:
     match fault.kind:
         case "kill":
             engine.tell(signal=signal.SIGKILL)
+        case "term":
+            engine.tell(signal=signal.SIGTERM)
         case "kill-all":
             for each in stand.engines:
                 each.tell(signal=signal.SIGKILL)

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 __all__ = ("ANY_ENGINE_FAULTS", "ENGINE_FAULTS", "FAULTS", "GATEWAY_FAULTS", "LINK_FAULTS", "Fault", "make_schedule")
 
 ENGINE_FAULTS = (
-    *("kill", "stop", "pause", "hang", "agent-kill", "kill-all", "slow"),
+    *("kill", "term", "stop", "pause", "hang", "agent-kill", "kill-all", "slow"),
     *("break", "truncate", "garbage", "nonsense", "report", "stall", "error"),
 )
-ANY_ENGINE_FAULTS = ("kill", "stop", "pause", "agent-kill", "kill-all", "link-cut", "link-slow")
+ANY_ENGINE_FAULTS = ("kill", "term", "stop", "pause", "agent-kill", "kill-all", "link-cut", "link-slow")
 """Those that need nothing of the engine itself."""
 
 LINK_FAULTS = ("link-cut", "link-slow")
 GATEWAY_FAULTS = ("gateway-kill", "gateway-term", "disk-full")
 FAULTS = (*ENGINE_FAULTS, *LINK_FAULTS, *GATEWAY_FAULTS)
 
-_WEIGHTS = {"kill": 6, "stop": 2, "kill-all": 1, "link-cut": 3, "disk-full": 1, "gateway-kill": 2, "hang": 1, "slow": 1}
+_WEIGHTS = {"kill": 5, "term": 2, "stop": 2, "kill-all": 1, "link-cut": 3}
+_WEIGHTS |= {"disk-full": 1, "gateway-kill": 2, "hang": 1, "slow": 1}
 _LASTS_S = {
     "stop": (4.0, 5.0),
     "pause": (4.0, 6.0),

@@ -215,3 +215,22 @@ def test_the_rank_ends_when_its_server_does(tmp_path: Path) -> None:
         assert rank.process.wait(timeout=30) == 1
         with pytest.raises(OSError), socket.create_connection(("127.0.0.1", int(rank.url.rpartition(":")[2])), 5):
             pass
+
+
+def test_llama_cpp_that_is_stopped_does_not_end_its_answers_as_if_they_were_whole(tmp_path: Path) -> None:
+    if reason := why_no_llama_cpp(over_nodes=True):
+        pytest.skip(reason)
+    asked = {"model": "tiny", "prompt": "row", "max_tokens": 480, "ignore_eos": True, "stream": True}
+    with serving(installed(), tmp_path) as rank, rank.client() as client:
+        got = b""
+        with (
+            contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError),
+            client.stream("POST", "/v1/completions", json=asked) as answer,
+        ):
+            for piece in answer.iter_bytes():
+                if not got:
+                    rank.process.terminate()
+                got += piece
+    assert b"data: " in got
+    assert b"[DONE]" not in got
+    assert b'"usage"' not in got

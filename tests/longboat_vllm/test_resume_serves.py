@@ -6,14 +6,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
+import re
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -198,3 +204,46 @@ def test_long_whole_answer_tells_its_tokens_and_is_itself(engines: tuple[str, st
         answers = list(pool.map(lambda _: asked_whole(engines[0], "/v1/completions", body), range(3)))
     assert len({json.dumps(unnamed(answer), sort_keys=True) for answer, _ in answers}) == 1
     assert max(told for _, told in answers) > 0
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["server", "core"])
+def test_vllm_that_is_stopped_does_not_end_its_answers_as_if_they_were_whole(
+    vllm_node: VllmNode, tmp_path: Path, part: int
+) -> None:
+    """vLLM itself ends them with the reason "abort", their usage and status 200."""
+    plan = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r2")
+    asked = {"model": "tiny", "prompt": "row 3 ", "max_tokens": 480, "ignore_eos": True, "temperature": 0}
+    with vllm_node.running(plan, tmp_path / "replica2.log") as url, ThreadPoolExecutor() as pool:
+        whole = pool.submit(
+            httpx.post, f"{url}/v1/completions", json=asked, headers=journal_header("whole"), timeout=40.0
+        )
+        got = stream_until_stopped(url, {**asked, "stream": True}, listeners_of(url)[part])
+    assert whole.exception() or whole.result().status_code == 500 or "event: 500\n" in whole.result().text
+    assert b"data: " in got
+    assert b'"error"' in got or b"[DONE]" not in got  # both are the end of an engine for a gateway
+    assert b'"abort"' not in got
+
+
+def listeners_of(url: str) -> list[int]:
+    """Return the processes that have the port: vLLM's server, then its core, which inherits the socket."""
+    command = ["ss", "--no-header", "-ltnp", f"sport = :{url.rpartition(':')[2]}"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sorted(map(int, re.findall(r"pid=(\d+)", listed)))
+
+
+def journal_header(word: str) -> dict[str, str]:
+    return {**HEADERS, "x-longboat-journal": word}
+
+
+def stream_until_stopped(url: str, asked: dict[str, Any], pid: int) -> bytes:
+    """Stop the process once the stream has begun; return all that came."""
+    got = b""
+    with (
+        contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError),
+        httpx.stream("POST", f"{url}/v1/completions", json=asked, headers=journal_header("1"), timeout=40.0) as answer,
+    ):
+        for piece in answer.iter_bytes():
+            if not got:
+                threading.Timer(0.3, os.kill, (pid, signal.SIGTERM)).start()
+            got += piece
+    return got

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
+from longboat_vllm.resume import stopping
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, PRIOR_TOKENS, CarriedRequest
 from longboat_vllm.resume.repeated import RepeatedTokens
 from longboat_vllm.shapes import expect, expect_parameters
@@ -35,10 +37,12 @@ def install() -> None:
     expect_parameters(OutputProcessor.update_scheduler_stats, ("self", "scheduler_stats"))
     names = ("self", "new_token_ids", "pooling_output", "finish_reason", "stop_reason")
     expect_parameters(RequestState.make_request_output, names)
+    stopping.check()
     AsyncLLM.generate = _generating(AsyncLLM.generate)
     ParentRequest.get_child_info = _child_with_its_own(ParentRequest.get_child_info)
     OutputProcessor.add_request = _adding(OutputProcessor.add_request)
     OutputProcessor.update_scheduler_stats = _counting(OutputProcessor.update_scheduler_stats)
+    stopping.install()
 
 
 def _generating(generate: Any) -> Any:
@@ -103,8 +107,8 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
 
     is_delta = params.output_kind == RequestOutputKind.DELTA
     repeated = RepeatedTokens(request, first)
-    try:
-        async for output in outputs:
+    async with contextlib.aclosing(stopping.ending_as_killed(request_id, outputs)) as checked:
+        async for output in checked:
             repeated.check(output, is_delta=is_delta)
             for place, told in enumerate(request.told.pop(request_id, ())):
                 if place % _TOLD_AT_ONCE == 0:
@@ -112,8 +116,6 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
                 yield _note(request, first, told) if is_delta else told
             for single in _singles(output) if is_delta else (output,):
                 yield _note(request, first, single) if is_delta else single
-    finally:
-        await outputs.aclose()
 
 
 def _note(request: CarriedRequest, first: int, output: Any) -> Any:
