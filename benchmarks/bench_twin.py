@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from gateway_bench.stand import say
 from twin_compare import beside, show
 from twin_stand import RealEngine, Seen, add_engine_options, ask, conversations, fake_engines, gateway, play
 
@@ -50,6 +51,7 @@ BEFORE_PROBE, AFTER_PROBE = 40, 40  # tokens of that stream
 JITTER_PARTS = 400
 CROWD_TOKENS, CROWD_OUTPUT = 1024, 8  # of the requests that several engines compute at once: mostly prefill
 CROWD_ROUNDS = 9
+_SAMPLED_MIN = 4  # about what taking times lasts at fake engines, which are the slower ones
 
 
 @contextmanager
@@ -303,11 +305,14 @@ def run(real: RealEngine | None, count: int, seed: int, rates: Sequence[float]) 
     part = "fake" if real is None else "vllm"
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder, engines(real, Path(folder)) as (urls, limits):
+        say(f"taking times at {len(urls)} engines ({_SAMPLED_MIN:g} minutes, and as long again after each rate)")
         before = _sampled(urls, seed, is_real=real is not None)
         for at, rate in enumerate(rates):
             requests = load_of(part, count, seed + at, rate)  # other prompts, so that nothing is cached before
+            say(f"{rate:g} conversations a second, {at + 1} of {len(rates)}: {requests[-1].at_s:.0f} s of load")
             with gateway(urls) as url:
                 seen = asyncio.run(play(url, requests))
+            say("taking times again")
             after = _sampled(urls, seed + 1000 * (at + 1), is_real=real is not None)
             found = solved(before.joined(after), len(urls))
             fleet = twin_of(len(urls), limits, found)

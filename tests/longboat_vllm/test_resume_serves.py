@@ -207,9 +207,7 @@ def test_long_whole_answer_tells_its_tokens_and_is_itself(engines: tuple[str, st
 
 
 @pytest.mark.parametrize("part", [0, 1], ids=["server", "core"])
-def test_vllm_that_is_stopped_does_not_end_its_answers_as_if_they_were_whole(
-    vllm_node: VllmNode, tmp_path: Path, part: int
-) -> None:
+def test_vllm_that_is_stopped_breaks_its_answers_off(vllm_node: VllmNode, tmp_path: Path, part: int) -> None:
     """vLLM itself ends them with the reason "abort", their usage and status 200."""
     plan = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r2")
     asked = {"model": "tiny", "prompt": "row 3 ", "max_tokens": 480, "ignore_eos": True, "temperature": 0}
@@ -218,10 +216,10 @@ def test_vllm_that_is_stopped_does_not_end_its_answers_as_if_they_were_whole(
             httpx.post, f"{url}/v1/completions", json=asked, headers=journal_header("whole"), timeout=40.0
         )
         got = stream_until_stopped(url, {**asked, "stream": True}, listeners_of(url)[part])
-    assert whole.exception() or whole.result().status_code == 500 or "event: 500\n" in whole.result().text
+    assert isinstance(whole.exception(), (httpx.RemoteProtocolError, httpx.ReadError))
     assert b"data: " in got
-    assert b'"error"' in got or b"[DONE]" not in got  # both are the end of an engine for a gateway
-    assert b'"abort"' not in got
+    assert b"[DONE]" not in got
+    assert b"error" not in got
 
 
 def listeners_of(url: str) -> list[int]:

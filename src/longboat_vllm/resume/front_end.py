@@ -37,12 +37,10 @@ def install() -> None:
     expect_parameters(OutputProcessor.update_scheduler_stats, ("self", "scheduler_stats"))
     names = ("self", "new_token_ids", "pooling_output", "finish_reason", "stop_reason")
     expect_parameters(RequestState.make_request_output, names)
-    stopping.check()
     AsyncLLM.generate = _generating(AsyncLLM.generate)
     ParentRequest.get_child_info = _child_with_its_own(ParentRequest.get_child_info)
     OutputProcessor.add_request = _adding(OutputProcessor.add_request)
     OutputProcessor.update_scheduler_stats = _counting(OutputProcessor.update_scheduler_stats)
-    stopping.install()
 
 
 def _generating(generate: Any) -> Any:
@@ -107,7 +105,7 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
 
     is_delta = params.output_kind == RequestOutputKind.DELTA
     repeated = RepeatedTokens(request, first)
-    async with contextlib.aclosing(stopping.ending_as_killed(request_id, outputs)) as checked:
+    async with contextlib.aclosing(stopping.ending_as_killed(request, request_id, outputs)) as checked:
         async for output in checked:
             repeated.check(output, is_delta=is_delta)
             for place, told in enumerate(request.told.pop(request_id, ())):

@@ -1,8 +1,8 @@
 """Answers of a vLLM that is stopped while it writes them: they end as those of an engine that was killed.
 
 vLLM itself ends them with the reason "abort" and their usage, as if they were whole; or, where the server ends its core
-before the core tells of that, it waits for them forever. Both raise EngineDeadError here: the server reports an error,
-and the gateway has another engine continue the answer.
+before the core tells of that, it waits for them forever. Both raise EngineDeadError here, which vLLM raises where its
+core died. The middleware then breaks the connection off, and the gateway has another engine continue the answer.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import functools
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
-from longboat_vllm.shapes import expect_parameters
+from longboat_vllm.resume.carry import CURRENT, CarriedRequest
+from longboat_vllm.shapes import expect, expect_parameters
 
-__all__ = ("check", "ending_as_killed", "install")
+__all__ = ("ending_as_killed", "install")
 
+_MARK = "_longboat_stopping"
 _FAIL_AGAIN_S = 0.2
 _RUNNING: set[str] = set()
 """vLLM's ids of the requests whose outputs pass here."""
@@ -22,27 +24,24 @@ _ABORTED: set[str] = set()
 """Ids among them that a client had aborted by name."""
 
 
-def check() -> None:
-    """Raise UnexpectedShapeError where vLLM's code differs from what ``install`` expects."""
+def install() -> None:
+    """Wrap what aborts requests and what ends the server's engine, once. Raises UnexpectedShapeError."""
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.output_processor import OutputProcessor
 
+    if hasattr(AsyncLLM.shutdown, _MARK):
+        return
     expect_parameters(OutputProcessor.abort_requests, ("self", "request_ids", "internal"))
     expect_parameters(OutputProcessor.propagate_error, ("self", "e"))
     expect_parameters(AsyncLLM.shutdown, ("self",))
-
-
-def install() -> None:
-    """Wrap the code that aborts requests and the end of the server's engine, once."""
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.engine.output_processor import OutputProcessor
-
+    expect(isinstance(AsyncLLM.dead_error, property), "the error of a dead core is made elsewhere")
     OutputProcessor.abort_requests = _remembering(OutputProcessor.abort_requests)
+    AsyncLLM.dead_error = property(_noting(AsyncLLM.dead_error.fget))
     AsyncLLM.shutdown = _failing_what_runs(AsyncLLM.shutdown)
 
 
-async def ending_as_killed(request_id: str, outputs: Any) -> AsyncGenerator[Any]:
-    """Yield the outputs of a request. Raises EngineDeadError where the engine ends it with the reason "abort"."""
+async def ending_as_killed(request: CarriedRequest, request_id: str, outputs: Any) -> AsyncGenerator[Any]:
+    """Yield the outputs of a request. Raises EngineDeadError, and notes it in ``request``, where the engine ends."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     _RUNNING.add(request_id)
@@ -51,6 +50,9 @@ async def ending_as_killed(request_id: str, outputs: Any) -> AsyncGenerator[Any]
             if request_id not in _ABORTED and any(choice.finish_reason == "abort" for choice in output.outputs):
                 raise EngineDeadError
             yield output
+    except EngineDeadError:
+        request.is_lost = True
+        raise
     finally:
         _RUNNING.discard(request_id)
         _ABORTED.discard(request_id)
@@ -69,6 +71,18 @@ def _remembering(abort_requests: Any) -> Any:
     return abort_and_remember
 
 
+def _noting(dead_error: Any) -> Any:
+    """Wrap ``AsyncLLM.dead_error``, which the server raises for a request that comes after its core's end."""
+
+    @functools.wraps(dead_error)
+    def dead_error_and_note(engine: Any) -> Any:
+        if (request := CURRENT.get()) is not None:
+            request.is_lost = True
+        return dead_error(engine)
+
+    return dead_error_and_note
+
+
 def _failing_what_runs(shutdown: Any) -> Any:
     """Wrap ``AsyncLLM.shutdown``, which a thread of its own may call, so that requests that still run then fail."""
 
@@ -81,6 +95,7 @@ def _failing_what_runs(shutdown: Any) -> Any:
             if handler is not None and not handler.get_loop().is_closed():
                 handler.get_loop().call_soon_threadsafe(_fail_all, engine.output_processor, handler.get_loop())
 
+    setattr(shutdown_and_fail, _MARK, True)
     return shutdown_and_fail
 
 
