@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from longboat.cli.app import app as longboat_app
 from longboat.cli.completion.deferred import defer
 from longboat.cli.shared.command_list import CommandList
+from longboat.core.errors import UserInputError
 
 
 def all_commands(group: Any, path: str = "") -> dict[str, Any]:
@@ -45,6 +46,11 @@ def app_of_two() -> typer.Typer:
     def last() -> None:
         """Do the last thing."""
         typer.echo("last")
+
+    @inner.command()
+    def lines(follow: Annotated[bool, typer.Option("--follow")] = False) -> None:
+        """Print lines."""
+        typer.echo("a line")
 
     @inner.command()
     def ends() -> None:
@@ -83,10 +89,16 @@ def test_a_command_without_a_document_prints_its_lines_as_one() -> None:
     assert ended.exit_code == 3
 
 
+def test_what_is_followed_has_no_document() -> None:
+    assert json.loads(CliRunner().invoke(app_of_two(), ["inner", "lines", "--json"]).stdout) == {"output": ["a line"]}
+    with pytest.raises(UserInputError, match="has no end"):
+        CliRunner().invoke(app_of_two(), ["inner", "lines", "--follow", "--json"], catch_exceptions=False)
+
+
 def test_every_command_has_json_or_prints_as_it_goes() -> None:
     commands = all_commands(typer.main.get_command(longboat_app))
     without = {name for name, command in commands.items() if not any("--json" in p.opts for p in command.params)}
-    assert without == {"chat", "demo", "gateway run", "logs", "schema", "weights share"}
+    assert without == {"chat", "demo", "gateway run", "schema", "weights share"}
 
 
 def test_a_command_of_a_group_in_the_group_runs() -> None:

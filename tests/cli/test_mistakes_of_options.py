@@ -20,6 +20,8 @@ from longboat.core.errors import UserInputError
         (("gateway", "run", "--port", "99999"), "99999 is above 65535, the largest value"),
         (("node", "start", "--head", "--num-cpus", "-1"), "-1 is below 0, the smallest value"),
         (("chat", "--max-tokens", "0"), "0 is below 1, the smallest value"),
+        (("init", "--users", "0"), "0 is below 1, the smallest value"),
+        (("scale", "tiny", "-1"), "-1 is below 0, and this command takes no number below 0"),
     ],
 )
 def test_a_value_that_an_option_does_not_take_is_named_with_its_limit(words: tuple[str, ...], message: str) -> None:
@@ -36,6 +38,7 @@ def test_a_value_that_an_option_does_not_take_is_named_with_its_limit(words: tup
         (("chat", "--url", "notaurl", "-p", "hi"), "--url 'notaurl' is not an address", "http://127.0.0.1:8000"),
         (("keys", "list", "--file", "none.json"), "there is no key file none.json", "longboat keys create --file"),
         (("keys", "create", "--file", "k.json", "--tenant", "a b"), "'a b' cannot be the name", "--tenant team-a"),
+        (("keys", "create", "--tenant", "a b"), "'a b' cannot be the name", "--tenant team-a"),
         (("keys", "list", "--file", "{}.json"), "longboat keys did not write it", "make new keys"),
         (("demo", "none.yaml"), "there is no fleet file none.yaml", "longboat demo"),
         (("backup", "none/x.tar.gz"), "No such file or directory", "mkdir -p none"),
@@ -45,6 +48,7 @@ def test_a_value_that_an_option_does_not_take_is_named_with_its_limit(words: tup
             "unknown electricity",
             "longboat plan list",
         ),
+        (("init", "--yes", "--host", "192.0.2.1", "x.yaml"), "192.0.2.1 is not an address of", "0.0.0.0"),
         (("init", "--yes", "--model", "foo", "x.yaml"), "'foo' is a relative path", "hf:ORGANISATION/NAME"),
     ],
 )

@@ -178,6 +178,10 @@ def test_there_is_no_list_of_other_things() -> None:
     assert "models" in refused("plan", "list", "modles").hint
 
 
+def test_fit_takes_the_option_never_to_ask_the_hub() -> None:
+    assert document("fit", "--on", "RTX4090", "--offline") == document("fit", "--on", "RTX4090")
+
+
 def test_fit_shows_models_that_keep_the_limits_and_all_marks_the_others() -> None:
     words = ("fit", "--on", "RTX4090", "--slo", "itl=15ms")
     kept, every = document(*words)["models"], document(*words, "--all")["models"]

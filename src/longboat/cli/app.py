@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -402,7 +402,7 @@ def init(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write.")] = "fleet.yaml",
     model: Annotated[str, typer.Option("--model", help="The model: hf:ORG/NAME or a folder.  [default: chosen]")] = "",
     on: Annotated[str, typer.Option("--on", help='Machines: "1x(2xRTX4090)".  [default: this machine]')] = "",
-    users: Annotated[int, typer.Option("--users", min=0, help="Requests at once.  [default: 8]")] = 0,
+    users: Annotated[int | None, typer.Option("--users", min=1, help="Requests at once.  [default: 8]")] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")] = "",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.", show_default=True)] = 8000,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept all suggestions, without questions.")] = False,
@@ -414,7 +414,8 @@ def init(
     """
     from longboat.cli.check.init import InitRequest, run_init
 
-    run_init(InitRequest(file=file, model=model, on=on, users=users, host=host, port=port, yes=yes, force=force))
+    wishes: dict[str, Any] = {"model": model, "on": on, "users": users or 0, "host": host, "port": port}
+    run_init(InitRequest(file=file, yes=yes, force=force, **wishes))
 
 
 @app.command()

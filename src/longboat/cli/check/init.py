@@ -42,6 +42,7 @@ def run_init(request: InitRequest) -> None:
         raise UserInputError(f"{path} is a folder", hint=f"name the file to write: {path / 'fleet.yaml'}")
     if path.exists() and not request.force:
         raise UserInputError(f"{path} exists", hint="give another name, or --force to write over it")
+    _check_host(request.host, request.on)
     found = look(request.on)
     print("\n".join(found.lines))
     asks = not request.yes and sys.stdin.isatty()
@@ -51,10 +52,20 @@ def run_init(request: InitRequest) -> None:
         name = _ask("model", choice.source)
         choice = choice if name == choice.source else choose(found, users, _model_here(name, request.on))
     host = request.host or (_ask("address to listen on (0.0.0.0: every card)", "127.0.0.1") if asks else "")
+    _check_host(host, request.on)
     on = shlex.quote(request.on) if request.on else "here"
     text = file_text(found, choice, users, host or "127.0.0.1", request.port, on)
     _write_checked(path, text, request.force)
     _say_next(path, choice, host, on)
+
+
+def _check_host(host: str, on: str) -> None:
+    """Raise UserInputError for a host that this machine's gateway cannot listen on; other machines may have it."""
+    from longboat.cluster.preflight.checks import listening_problems
+
+    if host and not on and (problem := listening_problems(host, 0)[0]):
+        hint = "give an address of this machine, 0.0.0.0 for every card, or 127.0.0.1 for this machine only"
+        raise UserInputError(problem, hint=hint)
 
 
 def _model_here(model: str, on: str) -> str:

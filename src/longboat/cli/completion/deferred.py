@@ -14,11 +14,13 @@ from typer.core import TyperCommand
 from typer.main import get_command_from_info, get_command_name, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
+from longboat.core.errors import UserInputError
+
 __all__ = ("DeferredCommands", "defer", "hastened")
 
 Info = CommandInfo | TyperInfo
 JSON = "as_json"
-STREAMED = frozenset({"chat", "demo", "logs", "run", "schema", "share"})
+STREAMED = frozenset({"chat", "demo", "run", "schema", "share"})
 """Commands that print until they are interrupted, or whose output is a document in any case."""
 
 
@@ -93,6 +95,8 @@ class _QuickCommand(TyperCommand):
         """Run the command; one without a document of its own prints its lines as one."""
         if not self.collects or not ctx.params.pop(JSON):
             return super().invoke(ctx)
+        if ctx.params.get("follow"):
+            raise UserInputError("what is followed has no end, and no document", hint="leave out --follow or --json")
         left: BaseException | None = None
         with contextlib.redirect_stdout(io.StringIO()) as said:
             try:

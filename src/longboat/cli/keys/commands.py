@@ -59,8 +59,7 @@ def create(
             f"a key cannot expire after {expires_days:g} days",
             hint=f"give --expires more than 0 and at most {MAX_KEY_DAYS} days, or leave it out",
         )
-    if file is not None:
-        _check_tenant(tenant)
+    _check_tenant(tenant)
     now_s = time.time()
     expires_s = None if expires_days is None else now_s + expires_days * DAY_S
     key, record = new_key(tenant, now_s=now_s, expires_s=expires_s, note=_one_line(note))

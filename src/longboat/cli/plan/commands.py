@@ -140,7 +140,6 @@ def calibrate(
     "pipeline",
     "data",
     "expert_parallel",
-    "offline",
 )
 def fit(
     request: options.PlanRequest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from longboat.core.errors import UserInputError
 __all__ = ("CommandList", "CommandPanels")
 
 NO_LIMIT = 1000
+NEGATIVE = re.compile(r"-[0-9]")
+"""What reads as an option that no command has, where an argument was meant."""
 
 
 class CommandList(TyperGroup):
@@ -66,6 +69,8 @@ def _document_of_usage() -> Iterator[None]:
     except TyperException as error:
         if isinstance(error.__cause__, ValueError) and (words := _in_words(error.__cause__)):
             error.message = words
+        if NEGATIVE.fullmatch(name := str(getattr(error, "option_name", ""))):
+            error.message = f"{name} is below 0, and this command takes no number below 0"
         if "--json" in sys.argv and (said := getattr(error, "format_message", None)) is not None:
             place = getattr(getattr(error, "ctx", None), "command_path", "longboat")
             print_error_document(UserInputError(said(), hint=f"{place} --help shows what it takes"))

@@ -25,7 +25,14 @@ from longboat.spec.secrets import read_secret
 from longboat.spec.types.source import is_gguf
 from longboat.spec.types.weights import WeightsSpec
 
-__all__ = ("EngineFinding", "NodeFindings", "PathFinding", "PreflightRequest", "inspect_node")
+__all__ = (
+    "EngineFinding",
+    "NodeFindings",
+    "PathFinding",
+    "PreflightRequest",
+    "inspect_node",
+    "listening_problems",
+)
 
 CONNECT_TIMEOUT_S = 2.0
 
@@ -95,7 +102,7 @@ class NodeFindings:
 
 def inspect_node(request: PreflightRequest) -> NodeFindings:
     """Look around on this node; starts nothing, changes nothing."""
-    host_problem, port_problem = _listening_problems(*request.gateway) if request.gateway else ("", "")
+    host_problem, port_problem = listening_problems(*request.gateway) if request.gateway else ("", "")
     return NodeFindings(
         hostname=socket.gethostname(),
         paths={
@@ -234,7 +241,7 @@ def _engine(engine: EngineSettings) -> EngineFinding:
     return EngineFinding(platform=environment.platform, version=environment.version, lacks=lacks)
 
 
-def _listening_problems(host: str, port: int) -> tuple[str, str]:
+def listening_problems(host: str, port: int) -> tuple[str, str]:
     """Return what is wrong with the host, and with the port, for a gateway that is to listen there."""
     if _is_our_gateway(port):
         return "", ""
