@@ -148,7 +148,7 @@ check-adapters: engine  ## make LoRA adapters with PEFT, compare vLLM's answers 
 	@$(VENV)/bin/uv pip install --quiet --require-hashes --no-deps --target build/peft -r requirements/peft.txt
 	@LONGBOAT_TEST_PEFT=$(CURDIR)/build/peft LONGBOAT_TEST_PLATFORM=cpu LONGBOAT_TEST_ENGINE_PYTHON="$$($(LONGBOAT) engines list --json \
 		| sed -n 's/.*"python": "\(.*\/vllm-.*\)",/\1/p' | tail -n 1)" $(VENV)/bin/pytest -rs -s -m engine --randomly-dont-reorganize \
-		tests/engines/test_peft_adapters.py tests/fleet/shared/test_adapters_engine.py
+		tests/engines/test_peft_adapters.py tests/fleet/shared/vllm/test_adapters_engine.py
 
 .PHONY: console-pictures
 console-pictures: venv  ## make the pictures of the console that README and docs show, with headless Chromium

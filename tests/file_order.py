@@ -12,6 +12,7 @@ __all__ = ("LONGEST", "SHARING", "files_marked", "make_scheduler", "place_of", "
 HERE = Path(__file__).parent
 
 LONGEST = (
+    "fleet/shared/vllm/test_changes_engine.py",
     "fleet/shared/test_changes.py",
     "fleet/test_two_hosts.py",
     "fleet/test_three_hosts.py",
@@ -35,8 +36,9 @@ LONGEST = (
 """Files that take the longest; the end of ``make test`` names some. They begin first: a process that begins one at the
 end works alone."""
 PLACES = {file: place for place, file in enumerate(LONGEST)}
-SHARING = ("fleet/shared/", "gateway/conformance/", "longboat_sglang/", "longboat_vllm/")
-"""Folders whose tests share a cluster or engines: one process takes all their files, so that it starts them once."""
+SHARING = ("fleet/shared/vllm/", "fleet/shared/", "gateway/conformance/", "longboat_sglang/", "longboat_vllm/")
+"""Folders whose tests share a cluster or engines: one process takes all their files, so that it starts them once. A folder
+within another one comes before it: the fleets are too long for one process."""
 
 
 def place_of(file: str, *, is_of_cluster: bool) -> tuple[int, bool, bool]:

@@ -25,6 +25,8 @@ def test_long_files_come_first_and_tests_of_clusters_before_others() -> None:
 def test_folder_that_shares_is_one_scope_and_other_files_are_their_own() -> None:
     assert {scope_of(f"{SHARING[0]}test_{name}.py") for name in "ab"} == {SHARING[0]}
     assert scope_of("fleet/test_counts.py") == "fleet/test_counts.py"
+    inner, outer = "fleet/shared/vllm/", "fleet/shared/"
+    assert [scope_of(f"{folder}test_a.py") for folder in (inner, outer)] == [inner, outer]
 
 
 def test_one_process_takes_all_files_of_a_folder_that_shares(tmp_path: Path) -> None:

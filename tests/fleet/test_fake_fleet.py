@@ -93,7 +93,7 @@ def test_a_fleet_of_another_name_is_refused(up: FleetLab) -> None:
 
 
 def test_a_second_model_and_more_replicas_come_and_go_without_a_restart_of_the_first(up: FleetLab) -> None:
-    first = set(_names(up))
+    first, jobs = set(_names(up)), jobs_with_workers(up)
     output = up.must("up", up.write(WITH_B.replace("replicas: 2", "replicas: 3")), "--detach")
     assert "+ b" in output
     assert "replicas: 2 -> 3" in output
@@ -105,6 +105,13 @@ def test_a_second_model_and_more_replicas_come_and_go_without_a_restart_of_the_f
     assert up.ask("b")[0] == 404
     wait_until("two replicas are left", lambda: len(_names(up)) == 2)
     assert set(_names(up)) < three
+    assert jobs_with_workers(up) == jobs, "a command had Ray start a worker, where the node's daemon could answer"
+
+
+def jobs_with_workers(up: FleetLab) -> set[str]:
+    """Return Ray's jobs that had a worker on this node; each command is a job."""
+    logs = (up.folder / "ray" / "session_latest" / "logs").glob("worker-*.err")
+    return {log.name.split("-")[2] for log in logs}
 
 
 def kill(pid: int) -> None:

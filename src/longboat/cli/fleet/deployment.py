@@ -27,7 +27,7 @@ from longboat.cluster.fleet.serve_config import (
 from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.cluster.fleet.started import STARTED, StartedModel, check_started, started_lines, with_started
 from longboat.cluster.preflight.knowledge import Basis
-from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan
+from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan, inspect_here
 from longboat.cluster.ray.key_changes import fleet_key_book, keys_locked, keys_path
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError, UserInputError
@@ -101,7 +101,8 @@ def _may_sleep(change: FleetDiff | None, fleet: Fleet) -> frozenset[str]:
 
 def _plan(session: Session, applied: Applied, told: Mapping[str, Any], basis: Basis) -> CheckedPlan:
     options = up_options(applied.fleet, told, replan=applied.replan, force=applied.force)
-    return checked_plan(applied.fleet, session.nodes(), session.inspect, basis=basis, options=options)
+    inspect = inspect_here if applied.started_cluster else session.inspect  # the only node, with this environment
+    return checked_plan(applied.fleet, session.nodes(), inspect, basis=basis, options=options)
 
 
 def _take_plan(applied: Applied, plan: CheckedPlan, basis: Basis, console: Console) -> None:

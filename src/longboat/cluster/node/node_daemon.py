@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.node.answers import FORWARDED, Answers
 from longboat.cluster.node.door import CommandDoor
@@ -22,6 +22,9 @@ from longboat.cluster.weights.member import WeightsMember
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import home_folder, run_folder
 from longboat.telemetry import logger
+
+if TYPE_CHECKING:
+    from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest
 
 __all__ = ("NodeDaemon",)
 
@@ -141,6 +144,12 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
     async def list_weights(self) -> list[dict[str, Any]]:
         """List the weights in this node's home folder, as ``longboat weights list`` does."""
         return await asyncio.to_thread(_stored_weights)
+
+    async def inspect(self, request: PreflightRequest) -> NodeFindings:
+        """Look around on this node, as ``preflight.inspect_node`` does."""
+        from longboat.cluster.preflight.checks import inspect_node
+
+        return await asyncio.to_thread(inspect_node, request)
 
     async def kill_rank(self, model: str, replica: str, node_rank: int) -> int:
         """SIGKILL a rank of this node, and return the number of processes. The controller decides who may ask."""

@@ -30,7 +30,7 @@ from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.source import is_fetched, is_local_path
 from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
 
-__all__ = ("CheckedPlan", "UpOptions", "checked_plan", "this_machine")
+__all__ = ("CheckedPlan", "UpOptions", "checked_plan", "inspect_here", "this_machine")
 
 Inspect = Callable[[Sequence[str], PreflightRequest], Mapping[str, Any]]
 """(node ids, request) → node id → NodeFindings, or the exception that came instead."""
@@ -78,7 +78,7 @@ def this_machine() -> Node:
 
 
 def inspect_here(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
-    """Inspect for a cluster that does not exist yet."""
+    """Inspect this machine, for a cluster that does not exist yet, or that this process has started."""
     return {node_id: inspect_node(request) for node_id in node_ids}
 
 

@@ -61,10 +61,9 @@ class ControllerSession:
 
     def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
         """Ask nodes what is on them. One that does not answer within the change's time has an exception."""
-        from longboat.cluster.preflight.checks import inspect_node
-        from longboat.cluster.preflight.on_nodes import on_nodes
+        from longboat.cluster.preflight.on_nodes import inspect_nodes
 
-        return on_nodes(node_ids, inspect_node, request, within_s=min(INSPECT_S, self._left_s()))
+        return inspect_nodes(node_ids, request, within_s=min(INSPECT_S, self._left_s()))
 
     def try_report(self) -> FleetReport | None:
         """Return the controller's report; None where its loop is too busy for it."""

@@ -207,18 +207,9 @@ class Session(FleetView):
 
     def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
         """Ask nodes what is on them (see ``preflight.inspect_node``)."""
-        from longboat.cluster.preflight.checks import inspect_node
+        from longboat.cluster.preflight.on_nodes import inspect_nodes
 
-        return self.on_nodes(node_ids, inspect_node, request)
-
-    def on_nodes(self, node_ids: Sequence[str], work: Callable[..., Any], *args: object) -> dict[str, Any]:
-        """Run ``work(*args)`` on each node; node id → its answer, or the exception.
-
-        Work that does not start within the deadline counts as an exception too.
-        """
-        from longboat.cluster.preflight.on_nodes import on_nodes
-
-        return on_nodes(node_ids, work, *args)
+        return inspect_nodes(node_ids, request)
 
     def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
         """Call the daemon of a node. Raises ClusterError when it has none or does not answer."""

@@ -50,6 +50,7 @@ _LOADED = (
     "longboat.builtin.models",
     "longboat.cluster.host.facts",
     "longboat.cluster.node.node_daemon",
+    "longboat.cluster.preflight.checks",
     "longboat.cluster.ray.calm_imports",
     "longboat.cluster.ray.serve_app",
     "longboat.gateway.admin.control_client",

@@ -47,7 +47,7 @@ def settled(up: FleetLab, number: int) -> bool:
     return over and not status["updating"] and len(up.replicas("a")) == number
 
 
-def change(up: FleetLab, path: str, number: int, *, num_clients: int = 8) -> list[str]:
+def change(up: FleetLab, path: str, number: int, *, num_clients: int = 4) -> list[str]:
     """Bring ``path`` up while every replica is at work; what was wrong with the answers.
 
     An answer takes seconds even alone, and answers of a replica do not end together: whenever the replica is taken out,
