@@ -24,6 +24,7 @@ from longboat.cluster.host import choices as node_choices
 from longboat.cluster.host import ray_start
 from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, parse_labels, ray_argv, ray_env
 from longboat.cluster.host.ray_node import NodeRequest, start_local, start_node, stop_node
+from longboat.cluster.host.ray_processes import processes_of_ray
 from longboat.cluster.host.ray_start import NextStart
 from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
 from longboat.cluster.host.runner import backoff_s, is_final, last_words
@@ -472,12 +473,18 @@ def test_local_cluster_starts_answers_and_stops(run: Path, home: Path) -> None:
         nodes = Nodes(lambda argv, file: subprocess.Popen(argv, env=env, stdout=file, stderr=file), home / "alive")
         assert nodes.alive("127.0.0.1", 30) == "127.0.0.1"
         nodes.end()
+        assert _parts_of_the_dashboard(record) == ["ServeHead"]
         with pytest.raises(LongboatError, match="already"):
             start_local(run)
     finally:
         assert stop_node(run) is True
     assert load_record(run) is None and not list((home / "nodes").iterdir())
     assert _processes_of(run) == []
+
+
+def _parts_of_the_dashboard(record: ClusterRecord) -> list[str]:
+    titles = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_of_ray(record.temp_dir, record.session)]
+    return [found[1] for title in titles if (found := re.match(r"ray-dashboard-(\w+)", title))]
 
 
 def _processes_of(run: Path) -> list[str]:

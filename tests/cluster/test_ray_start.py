@@ -14,7 +14,7 @@ import pytest
 
 from longboat.cluster.host.adopted import ray_here
 from longboat.cluster.host.ray_processes import end_processes_of_ray, processes_of_ray
-from longboat.cluster.host.ray_start import forget_own_address, patient
+from longboat.cluster.host.ray_start import forget_own_address, patient, with_lean_dashboard
 from longboat.cluster.host.record import ClusterRecord
 
 WRITER = "import os, sys; file = open(os.environ['LOG'], 'w'); print('open', flush=True); sys.stdin.read()"
@@ -56,6 +56,24 @@ def test_a_raylet_that_died_is_not_waited_for() -> None:
     with pytest.raises(RuntimeError, match="no node info"):
         dead.patiently(lambda: False)
     assert dead.now_s == 0
+
+
+@pytest.mark.parametrize(
+    ("process", "env", "expected"),
+    [
+        ("dashboard", {}, ["dashboard.py", "--modules-to-load=ServeHead"]),
+        ("dashboard", {"LONGBOAT_RAY_DASHBOARD": "1"}, ["dashboard.py"]),
+        ("raylet", {}, ["dashboard.py"]),
+    ],
+)
+def test_a_head_starts_the_part_of_the_dashboard_that_steers_serve(
+    process: str, env: dict[str, str], expected: list[str]
+) -> None:
+    started = []
+    with_lean_dashboard(lambda command, kind, **more: started.append((command, kind, more)), env)(
+        ["dashboard.py"], process, fate_share=True
+    )
+    assert started == [(expected, process, {"fate_share": True})]
 
 
 @pytest.fixture

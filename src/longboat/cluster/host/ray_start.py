@@ -1,6 +1,7 @@
 """Runs ``ray start`` with more patience: Ray gives its raylet 30 s to register, too few on a very busy machine.
 
-A head starts no server for ``ray://`` clients: it would take 90 MB, a port, and a second of a core for its start.
+A head starts no server for ``ray://`` clients: it would take 90 MB, a port, and a second of a core for its start. Of
+Ray's dashboard it starts the part that steers Ray Serve: each of the other parts is a process.
 
 usage: python -m longboat.cluster.host.ray_start [--standby] WORDS OF ray start
 
@@ -17,17 +18,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from longboat.cluster.host.adopted import watch_parent
 from longboat.cluster.host.ray_processes import child_named
 from longboat.cluster.workers.kept_parent import fork_workers
 
-__all__ = ("NextStart", "can_connect", "forget_own_address", "main", "patient")
+__all__ = ("NextStart", "can_connect", "forget_own_address", "main", "patient", "with_lean_dashboard")
 
 PATIENCE_S = 240.0
 PAUSE_S = 0.5
 STANDBY = "--standby"
+WHOLE_DASHBOARD = "LONGBOAT_RAY_DASHBOARD"
+"""Variable; 1 has a head start all parts of Ray's dashboard, for its pages, its jobs and its state API."""
+
+LEAN_DASHBOARD = "--modules-to-load=ServeHead"
 _CONNECT_S = 0.5
 _LOOK_EVERY_S = 2.0
 _KEPT_S = 30.0
@@ -77,6 +82,19 @@ def forget_own_address(words: Sequence[str]) -> None:
     if "--head" in words:
         folder = Path(words[words.index("--temp-dir") + 1])
         (folder / "ray_current_cluster").unlink(missing_ok=True)
+
+
+def with_lean_dashboard(start: Callable[..., Any], env: Mapping[str, str]) -> Callable[..., Any]:
+    """Return ``start`` with fewer parts of the dashboard, where ``env`` does not ask for all of them.
+
+    start: Ray's ``start_ray_process``, of which the first two arguments are a command line and a kind of process
+    """
+
+    def start_lean(command: list[str], process_type: str, *args: Any, **kwargs: Any) -> Any:
+        words = [LEAN_DASHBOARD] if process_type == "dashboard" else []
+        return start([*command, *words], process_type, *args, **kwargs)
+
+    return start if env.get(WHOLE_DASHBOARD) == "1" else start_lean
 
 
 class NextStart:
@@ -150,6 +168,7 @@ def main() -> None:
 
     own = os.getpid()
     services.get_node = patient(services.get_node, lambda: child_named(own, "raylet") is not None)
+    services.start_ray_process = with_lean_dashboard(services.start_ray_process, given)
     scripts.get_ray_client_dependency_error = lambda: "no server for ray:// clients"  # Longboat connects as a driver
     words = sys.argv[1:]
     if words[:1] == [STANDBY]:

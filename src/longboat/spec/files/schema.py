@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
+import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from longboat.spec.types.fleet import Fleet
+from longboat.spec.types.section import Section
 
 __all__ = ("fleet_schema",)
 
@@ -33,12 +39,40 @@ def fleet_schema() -> Schema:
     whole["properties"]["models"]["minItems"] = 1
     del whole["properties"]["external"]
     definitions["Fleet"] = _tidy(whole)
+    for kind in _kinds(Section):
+        if kind.__name__ in definitions:
+            _describe(kind, definitions[kind.__name__]["properties"])
     return {
         "$schema": DIALECT,
         "title": "Longboat fleet file",
         "anyOf": [{"$ref": "#/$defs/Fleet"}, source],
         "$defs": {name: _tidy(definition) for name, definition in definitions.items()},
     }
+
+
+def _kinds(kind: type[Section]) -> Iterator[type[Section]]:
+    for sub in kind.__subclasses__():
+        yield sub
+        yield from _kinds(sub)
+
+
+def _describe(kind: type[Section], properties: Schema) -> None:
+    """Add the lines that stand below fields in the source. Pydantic would read them whenever the types are loaded."""
+    texts = {name: text for parent in reversed(kind.__mro__[:-1]) for name, text in _lines_below_fields(parent).items()}
+    for name, field in kind.model_fields.items():
+        if name in texts and (key := field.alias or name) in properties:
+            properties[key].setdefault("description", texts[name])
+
+
+def _lines_below_fields(kind: type) -> dict[str, str]:
+    """Return the string that follows each annotated name in the body of a class."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, below in itertools.pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            found[field.target.id] = inspect.cleandoc(ast.literal_eval(below.value))
+    return found
 
 
 def _short_or_long(short: Schema, name: str, description: str) -> Schema:

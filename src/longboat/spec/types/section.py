@@ -25,7 +25,6 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
         populate_by_name=True,
     )
