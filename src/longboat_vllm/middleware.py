@@ -19,8 +19,6 @@ from longboat_vllm import adapters, input_tokens
 from longboat_vllm.prefixes.current import PREFIXES, Prefixes, names_in
 from longboat_vllm.prefixes.feed import PATH as PREFIXES_PATH
 from longboat_vllm.quiet_log import hush
-from longboat_vllm.resume.break_off import BREAK_OFF
-from longboat_vllm.resume.break_off import install as install_break_off
 from longboat_vllm.resume.carry import (
     CURRENT,
     BadCarryError,
@@ -77,7 +75,6 @@ class ResumeMiddleware:
         self._ticker: asyncio.Task[None] | None = None
         self._desk: Any = adapters.AdapterDesk()  # another engine has one of its own, with the same methods
         hush()
-        install_break_off()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -131,7 +128,6 @@ class ResumeMiddleware:
                 request.told_at_once = _TOLD_TO_PARSER
             _set_length(scope, len(body) - wish.carry_bytes)
             receive = _replaying(body[wish.carry_bytes :], receive)
-        send = _breaking_off(request, scope, send)
         token = CURRENT.set(request)
         try:
             if request.journal:
@@ -273,20 +269,6 @@ class _WholeSend:
                 headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-longboat-journal", b"1")]
                 await self._send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._send({"type": "http.response.body", "body": ids_lines(found) or line, "more_body": True})
-
-
-def _breaking_off(request: CarriedRequest, scope: MutableMapping[str, Any], send: Send) -> Send:
-    """Wrap ``send`` so that the connection breaks off, as in a crash, where vLLM would report that its core died."""
-    break_off: Callable[[], None] | None = scope.get(BREAK_OFF)
-    if break_off is None:
-        return send
-
-    async def send_or_break_off(message: Message) -> None:
-        if request.is_lost:
-            return break_off()
-        return await send(message)
-
-    return send_or_break_off
 
 
 async def _told(sender: _JournaledSend | _WholeSend, line: bytes) -> None:

@@ -20,7 +20,7 @@ from longboat_vllm.adapters import mend_plain_rows_on_cpu, mend_prompt_logprobs_
 from longboat_vllm.expert_groups import mend_expert_groups_on_cpu
 from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
 from longboat_vllm.prefixes import front_end as prefixes
-from longboat_vllm.process import lineage, loaded
+from longboat_vllm.process import lineage, loaded, server_end
 from longboat_vllm.process.forked import FORKED
 from longboat_vllm.resume import install as resume
 from longboat_vllm.resume.seeds import mend_seeded_parts_on_cpu
@@ -49,6 +49,7 @@ def register() -> None:
         return
     if "LONGBOAT_GANG" in os.environ:
         lineage.end_together()
+        _apply(end_server_with_its_core)
     if os.environ.get(FORKED) == "1":
         fork_children()
     resume.install(_log)
@@ -85,6 +86,11 @@ def _log(text: str) -> None:
     from vllm.logger import init_logger
 
     init_logger("vllm.longboat").info("Longboat: %s", text)
+
+
+def end_server_with_its_core() -> None:
+    """Let a server break its connections off where it cannot finish its responses: see ``server_end``."""
+    server_end.install()
 
 
 def guard_media() -> None:

@@ -10,12 +10,9 @@ import contextlib
 import json
 import os
 import random
-import re
 import signal
-import subprocess
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -206,42 +203,55 @@ def test_long_whole_answer_tells_its_tokens_and_is_itself(engines: tuple[str, st
     assert max(told for _, told in answers) > 0
 
 
-@pytest.mark.parametrize("part", [0, 1], ids=["server", "core"])
-def test_vllm_that_is_stopped_breaks_its_answers_off(vllm_node: VllmNode, tmp_path: Path, part: int) -> None:
-    """vLLM itself ends them with the reason "abort", their usage and status 200."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize("part", ["server", "core"])
+def test_vllm_that_ends_breaks_all_its_answers_off(
+    vllm_node: VllmNode, tmp_path: Path, part: str, number: signal.Signals
+) -> None:
+    """vLLM itself would end them with the reason "abort", their usage and status 200, or say that its core died."""
     plan = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r2")
     asked = {"model": "tiny", "prompt": "row 3 ", "max_tokens": 480, "ignore_eos": True, "temperature": 0}
     with vllm_node.running(plan, tmp_path / "replica2.log") as url, ThreadPoolExecutor() as pool:
-        whole = pool.submit(
-            httpx.post, f"{url}/v1/completions", json=asked, headers=journal_header("whole"), timeout=40.0
-        )
-        got = stream_until_stopped(url, {**asked, "stream": True}, listeners_of(url)[part])
-    assert isinstance(whole.exception(), (httpx.RemoteProtocolError, httpx.ReadError))
+        address = f"{url}/v1/completions"
+        wholes = [
+            pool.submit(httpx.post, address, json=asked, headers={**HEADERS, **more}, timeout=60.0)
+            for more in ({}, {"x-longboat-journal": "whole"})
+        ]
+        got = streamed_until(partial(os.kill, parts_of(url)[part], number), address, {**asked, "stream": True})
+        broken = [whole.exception() for whole in wholes]
+    assert all(isinstance(error, (httpx.NetworkError, httpx.RemoteProtocolError)) for error in broken), broken
     assert b"data: " in got
     assert b"[DONE]" not in got
     assert b"error" not in got
 
 
-def listeners_of(url: str) -> list[int]:
-    """Return the processes that have the port: vLLM's server, then its core, which inherits the socket."""
-    command = ["ss", "--no-header", "-ltnp", f"sport = :{url.rpartition(':')[2]}"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return sorted(map(int, re.findall(r"pid=(\d+)", listed)))
+def parts_of(url: str) -> dict[str, int]:
+    """Return the pids of vLLM's server and of its core, which inherits the listening socket."""
+    local, listens = f"0100007F:{int(url.rpartition(':')[2]):04X}", "0A"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[1] == local and row[3] == listens}
+    owners = {int(fd.parts[2]) for fd in Path("/proc").glob("[0-9]*/fd/*") if link_of(fd) in sockets}
+    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in owners}
+    (core,) = [pid for pid, parent in parents.items() if parent in owners]
+    return {"server": parents[core], "core": core}
 
 
-def journal_header(word: str) -> dict[str, str]:
-    return {**HEADERS, "x-longboat-journal": word}
+def link_of(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(file)
+    return ""
 
 
-def stream_until_stopped(url: str, asked: dict[str, Any], pid: int) -> bytes:
-    """Stop the process once the stream has begun; return all that came."""
+def streamed_until(end: Callable[[], None], address: str, asked: dict[str, Any]) -> bytes:
+    """End the engine when the stream has begun; return all that came."""
     got = b""
+    headers = {**HEADERS, "x-longboat-journal": "1"}
     with (
         contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError),
-        httpx.stream("POST", f"{url}/v1/completions", json=asked, headers=journal_header("1"), timeout=40.0) as answer,
+        httpx.stream("POST", address, json=asked, headers=headers, timeout=60.0) as answer,
     ):
         for piece in answer.iter_bytes():
             if not got:
-                threading.Timer(0.3, os.kill, (pid, signal.SIGTERM)).start()
+                end()
             got += piece
     return got

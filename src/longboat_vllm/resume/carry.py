@@ -77,7 +77,6 @@ class CarriedRequest:
     whole: bool = False  # ids are sent before a non-streaming response
     seed: int | None = None  # for choices of a request that names no seed
     mode: str = ""
-    is_lost: bool = False  # the engine ended while it answered
     prior: list[list[int]] = field(default_factory=list)  # ids per choice, of a request that began elsewhere
     told_at_once: int = 1  # carried tokens reported together; parsers that get few at a time see what they know
     num_choices: int = 0  # choices for which generation was started so far

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
-from longboat_vllm.resume import stopping
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, PRIOR_TOKENS, CarriedRequest
 from longboat_vllm.resume.repeated import RepeatedTokens
 from longboat_vllm.shapes import expect, expect_parameters
@@ -105,8 +103,8 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
 
     is_delta = params.output_kind == RequestOutputKind.DELTA
     repeated = RepeatedTokens(request, first)
-    async with contextlib.aclosing(stopping.ending_as_killed(request, request_id, outputs)) as checked:
-        async for output in checked:
+    try:
+        async for output in outputs:
             repeated.check(output, is_delta=is_delta)
             for place, told in enumerate(request.told.pop(request_id, ())):
                 if place % _TOLD_AT_ONCE == 0:
@@ -114,6 +112,8 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
                 yield _note(request, first, told) if is_delta else told
             for single in _singles(output) if is_delta else (output,):
                 yield _note(request, first, single) if is_delta else single
+    finally:
+        await outputs.aclose()
 
 
 def _note(request: CarriedRequest, first: int, output: Any) -> Any:

@@ -63,7 +63,6 @@ def install(log: Callable[[str], None]) -> None:
     from longboat_vllm.resume import core as resume_core
     from longboat_vllm.resume import front_end as resume_front
     from longboat_vllm.resume import replay as resume_replay
-    from longboat_vllm.resume import stopping as resume_stopping
     from longboat_vllm.resume import worker as resume_worker
 
     STATE.engine = f"vllm {_version()}"
@@ -71,8 +70,6 @@ def install(log: Callable[[str], None]) -> None:
     STATE.replay_problem = STATE.journal_problem or _tried(resume_replay.install)
     STATE.carried_problem = STATE.journal_problem or _tried(resume_core.check, resume_worker.check)
     STATE.carried_problem = STATE.carried_problem or _tried(resume_core.install, resume_worker.install)
-    if problem := _tried(resume_stopping.install):
-        log(f"responses may end early when this engine is stopped: this vLLM's code differs ({problem})")
     for way, problem in (("carrying", STATE.carried_problem), ("replaying", STATE.replay_problem)):
         if problem:
             log(f"{way} streams of other engines is off: this vLLM's code differs ({problem})")
