@@ -77,6 +77,13 @@ async def test_drain_ends_once_the_engine_is_idle() -> None:
     assert was_idle and engine.num_asked > 2
 
 
+async def test_busy_engine_is_waited_for_though_this_process_had_no_turn_for_a_while() -> None:
+    asyncio.get_running_loop().call_later(0.1, time.sleep, 1.0)
+    busy, idle = answer("200 OK", BUSY), answer("200 OK", IDLE)
+    was_idle, engine = await waited(busy, busy, busy, idle, limit_s=DEADLINE_S)
+    assert was_idle and engine.num_asked > 3
+
+
 async def test_engine_without_metrics_and_one_that_is_gone_are_not_waited_for() -> None:
     assert (await waited(answer("404 Not Found", b""), limit_s=DEADLINE_S))[0]
     until_s = time.monotonic() + DEADLINE_S

@@ -41,14 +41,20 @@ class EngineMetrics:
         return self._meter.actual(max((rank.memory_bytes for rank in self._gang.states()), default=0))
 
     async def wait_idle(self, deadline_s: Callable[[], float]) -> None:
-        """Wait until the engine was idle for a while: gateways learn of the draining a moment later.
+        """Wait until the engine was seen idle from one look to a later one: gateways learn of the draining meanwhile.
+
+        Time alone shows nothing: on a busy machine, this process may have no turn while the engine is at work.
 
         deadline_s: time of the monotonic clock at which the wait ends in any case; it may change meanwhile
         """
-        idle_since_s = time.monotonic()
-        while time.monotonic() < deadline_s() and time.monotonic() - idle_since_s < SETTLE_S:
+        idle_since_s: float | None = None
+        while time.monotonic() < deadline_s():
             if await self._is_busy():
+                idle_since_s = None
+            elif idle_since_s is None:
                 idle_since_s = time.monotonic()
+            elif time.monotonic() - idle_since_s >= SETTLE_S:
+                return
             await asyncio.sleep(0.2)
 
     async def _is_busy(self) -> bool:
