@@ -20,7 +20,7 @@ from longboat.engines import registry
 from longboat.engines.contract import Ability, EngineAdapter, EngineEnvironment, EngineLoad
 from longboat.engines.environments.engine_lock import lock_path, num_packages
 from longboat.engines.fleet_checks import engine_problems
-from longboat.engines.launch.overlay import engine_package
+from longboat.engines.launch.keeper_command import engine_package
 from longboat.spec.files.load import load_fleet
 
 KINDS = (*engine_names.BUILT_IN, "mlx")

@@ -14,7 +14,8 @@ import pytest
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import RankCommand
-from longboat.engines.launch.process import RankExit, RankProcess, keeper_argv, reap, start_rank
+from longboat.engines.launch.keeper_command import keeper_argv
+from longboat.engines.launch.process import RankExit, RankProcess, reap, start_rank
 from waiting import is_alive, wait_until_async
 
 DEADLINE_S = 20.0

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,20 @@ def test_status_says_which_rank_runs_where(up: FleetLab) -> None:
     assert len(ranks) == 2
     assert all(os.path.exists(f"/proc/{rank['pid']}") and rank["address"] for rank in ranks)
     assert "ready" in up.must("status")
+
+
+def test_supervisors_that_wait_look_for_signals_less_often_than_ray(up: FleetLab) -> None:
+    pids = [replica["supervisor_pid"] for replica in up.replicas()]
+    before = [_wake_ups(pid) for pid in pids]
+    time.sleep(3.0)
+    woken = [_wake_ups(pid) - count for pid, count in zip(pids, before, strict=True)]
+    assert len(woken) == 2 and all(0 < count < 120 for count in woken), f"{woken} in 3 s; Ray's own way makes 300"
+
+
+def _wake_ups(pid: int) -> int:
+    """Return how often the main thread of a process has waited for something."""
+    status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+    return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
 
 
 def test_console_shows_the_fleet_as_the_controller_sees_it(up: FleetLab) -> None:

@@ -21,6 +21,7 @@ from longboat.cluster.protocol.announcer import Announcer
 from longboat.cluster.protocol.messages import Announcement, RankLoss, Verdict
 from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort, ControllerPort
+from longboat.cluster.workers.rare_looks import look_rarely
 from longboat.core.errors import EngineError, LongboatError
 from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import START_PHASES, Phase, ReplicaState
@@ -304,7 +305,7 @@ class EngineSupervisor:
         digest: str,
         create_agents: Callable[[ServedModel, GangShape], list[AgentPort]],
     ) -> None:
-        from ray import serve
+        from ray import _raylet, serve
 
         from longboat.cluster.protocol.names import CONTROLLER_APP
         from longboat.cluster.protocol.ports import ServeController
@@ -323,10 +324,11 @@ class EngineSupervisor:
             proofs=ProofMemory(run_folder()),
         )
         await self._runner.bring_up()
+        look_rarely(_raylet)
 
     async def check_health(self) -> None:
-        """Raise when the gang is not whole. Serve calls this every second and replaces a replica after three failures;
-        a dead rank ends this process before that."""
+        """Raise when the gang is not whole. Serve calls this every two seconds and replaces a replica after three
+        failures; a dead rank ends this process before that."""
         self._runner.check()
 
     async def __del__(self) -> None:

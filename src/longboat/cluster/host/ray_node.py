@@ -30,7 +30,7 @@ from longboat.cluster.host.record import (
     save_record,
 )
 from longboat.core.errors import ClusterError, LongboatError
-from longboat.engines.launch.process import keeper_argv
+from longboat.engines.launch.keeper_command import keeper_argv
 from longboat.folders import run_folder
 
 __all__ = (

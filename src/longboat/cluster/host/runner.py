@@ -30,7 +30,7 @@ from longboat.cluster.host.ray_processes import all_pids, child_named, end_proce
 from longboat.cluster.host.ray_start import NextStart, can_connect
 from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record, save_record
 from longboat.core.errors import ClusterError
-from longboat.engines.launch.process import keeper_argv
+from longboat.engines.launch.keeper_command import keeper_argv
 from longboat.file_lock import FileLock
 
 __all__ = ("backoff_s", "is_final", "last_words", "main")

@@ -20,6 +20,9 @@ from longboat.cluster.ray.held_room import HeldRoom
 __all__ = ("controller_app", "model_app")
 
 HEALTH_PERIOD_S = 1.0
+GANG_HEALTH_PERIOD_S = 2.0
+"""A supervisor exits by itself when its gang is lost, and hundreds of them are asked."""
+
 HEALTH_TIMEOUT_S = 5.0
 LONGEST_END_S = 3700.0
 """The supervisor itself ends in time (``models[].update``, an hour at most); Serve's limit is for one that hangs."""
@@ -35,7 +38,7 @@ def model_app(args: Mapping[str, Any]) -> serve.Application:
         placement_group_strategy=args["strategy"],
         **({"placement_group_bundle_label_selector": labels} if labels else {}),
         max_ongoing_requests=100,
-        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_period_s=GANG_HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=LONGEST_END_S,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -18,22 +17,10 @@ from pathlib import Path
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import EngineEnvironment, Overlay
+from longboat.engines.launch.keeper_command import engine_package
 from longboat.engines.registry import adapter_for
 
-__all__ = ("build_overlay", "engine_package")
-
-_KEEPER_PACKAGE = "longboat_vllm"
-
-
-def engine_package(name: str = _KEEPER_PACKAGE) -> Path:
-    """Return the folder of a package that runs beside or inside engines; by default the one that has the keeper.
-
-    Raises EngineError where it is missing.
-    """
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        raise EngineError(f"the package {name} is not installed", hint="install longboat again")
-    return Path(spec.submodule_search_locations[0])
+__all__ = ("build_overlay",)
 
 
 def build_overlay(home: Path, environment: EngineEnvironment) -> Path:

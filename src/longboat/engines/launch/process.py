@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,12 @@ from typing import Any, Protocol
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import RankCommand
-from longboat.engines.launch.overlay import engine_package
+from longboat.engines.launch.keeper_command import keeper_argv
 
-__all__ = ("Forker", "RankExit", "RankProcess", "keeper_argv", "rank_environment", "reap", "start_rank")
+__all__ = ("Forker", "RankExit", "RankProcess", "rank_environment", "reap", "start_rank")
 
 START_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
-_RUN_KEEPER = (
-    "import sys; sys.path.insert(0, sys.argv[1].rpartition('/')[0]); import keeper; del sys.path[0]; "
-    "sys.exit(keeper.main(sys.argv[2:]))"
-)
 _FIXED_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
 """Keeps process titles from overwriting the environment in /proc, where orphans are found; logs are not buffered."""
 
@@ -153,14 +148,6 @@ def _closing(*fds: int) -> Iterator[None]:
 def rank_environment(command: RankCommand, env_tags: Mapping[str, str]) -> dict[str, str | None]:
     """Return what a rank's environment has beyond the node's own; None removes a variable."""
     return {**_FIXED_ENV, **command.env, **env_tags}
-
-
-def keeper_argv(*words: str) -> list[str]:
-    """Return the command line of the keeper, which needs only the standard library.
-
-    It is imported and not run as a script: Python keeps the compiled code of a module, and compiles a script each time.
-    """
-    return [sys.executable, "-I", "-S", "-c", _RUN_KEEPER, str(engine_package() / "process" / "keeper.py"), *words]
 
 
 async def reap(env_tags: Mapping[str, str], *, older_than_generation: int | None = None) -> tuple[int, ...]:

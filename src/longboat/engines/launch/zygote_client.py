@@ -22,7 +22,8 @@ from typing import Any
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import EngineEnvironment, RankCommand
-from longboat.engines.launch.process import keeper_argv, rank_environment
+from longboat.engines.launch.keeper_command import keeper_argv
+from longboat.engines.launch.process import rank_environment
 from longboat.engines.launch.zygote_files import (
     born_at,
     is_alive,

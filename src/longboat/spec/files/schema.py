@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
-import textwrap
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from longboat.spec.types.fleet import Fleet
@@ -58,21 +59,25 @@ def _kinds(kind: type[Section]) -> Iterator[type[Section]]:
 
 def _describe(kind: type[Section], properties: Schema) -> None:
     """Add the lines that stand below fields in the source. Pydantic would read them whenever the types are loaded."""
-    texts = {name: text for parent in reversed(kind.__mro__[:-1]) for name, text in _lines_below_fields(parent).items()}
+    texts: dict[str, str] = {}
+    for parent in reversed(kind.__mro__):
+        texts |= _lines_below_fields(parent.__module__).get(parent.__name__, {}) if issubclass(parent, Section) else {}
     for name, field in kind.model_fields.items():
         if name in texts and (key := field.alias or name) in properties:
             properties[key].setdefault("description", texts[name])
 
 
-def _lines_below_fields(kind: type) -> dict[str, str]:
-    """Return the string that follows each annotated name in the body of a class."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(tree, ast.ClassDef)
-    found = {}
-    for field, below in itertools.pairwise(tree.body):
+@functools.cache
+def _lines_below_fields(module: str) -> dict[str, dict[str, str]]:
+    """Return the strings that follow annotated names in the bodies of a module's classes: class → name → text."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {kind.name: dict(_described(kind.body)) for kind in tree.body if isinstance(kind, ast.ClassDef)}
+
+
+def _described(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, below in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-            found[field.target.id] = inspect.cleandoc(ast.literal_eval(below.value))
-    return found
+            yield field.target.id, inspect.cleandoc(ast.literal_eval(below.value))
 
 
 def _short_or_long(short: Schema, name: str, description: str) -> Schema:
