@@ -24,7 +24,10 @@ from longboat.core.errors import UserInputError
         (("scale", "tiny", "-1"), "-1 is below 0, and this command takes no number below 0"),
     ],
 )
-def test_a_value_that_an_option_does_not_take_is_named_with_its_limit(words: tuple[str, ...], message: str) -> None:
+def test_a_value_that_an_option_does_not_take_is_named_with_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())

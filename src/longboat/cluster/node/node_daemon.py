@@ -145,10 +145,12 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
         """List the weights in this node's home folder, as ``longboat weights list`` does."""
         return await asyncio.to_thread(_stored_weights)
 
-    async def inspect(self, request: PreflightRequest) -> NodeFindings:
-        """Look around on this node, as ``preflight.inspect_node`` does."""
-        from longboat.cluster.preflight.checks import inspect_node
+    async def inspect(self, format_: tuple[str, ...], request: PreflightRequest) -> NodeFindings:
+        """Look around on this node, as ``preflight.inspect_node`` does. Raises ClusterError for another version's."""
+        from longboat.cluster.preflight.checks import FORMAT, inspect_node
 
+        if format_ != FORMAT:
+            raise ClusterError("this node's daemon is of another version")
         return await asyncio.to_thread(inspect_node, request)
 
     async def kill_rank(self, model: str, replica: str, node_rank: int) -> int:

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from longboat.catalog.formats.hf_config import read_config
@@ -98,6 +98,14 @@ class NodeFindings:
     accelerator: str = ""
     adapters: Mapping[str, AdapterFinding] = field(default_factory=dict)  # by folder
     weights: frozenset[str] = frozenset()  # fetched sources that its store has whole
+
+
+FORMAT = tuple(
+    f"{kind.__name__}.{one.name}"
+    for kind in (PreflightRequest, PathFinding, EngineFinding, AdapterFinding, NodeFindings)
+    for one in fields(kind)
+)
+"""Names the fields of requests and findings: a daemon keeps the code of its start, and Ray pickles fields by place."""
 
 
 def inspect_node(request: PreflightRequest) -> NodeFindings:

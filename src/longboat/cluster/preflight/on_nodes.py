@@ -6,22 +6,25 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
+from longboat.cluster.preflight.checks import FORMAT, NodeFindings, PreflightRequest, inspect_node
 from longboat.cluster.protocol.names import NAMESPACE, daemon_name
 
 __all__ = ("inspect_nodes",)
 
 _TIMEOUT_S = 60.0
-_DAEMONS_S = 20.0
-"""Daemons that do not answer within this time are replaced by tasks."""
 
 
 def inspect_nodes(node_ids: Sequence[str], request: PreflightRequest, within_s: float = _TIMEOUT_S) -> dict[str, Any]:
-    """Return what each node finds on itself, or the exception. A daemon answers without a new process."""
+    """Return what each node finds on itself, or the exception. A daemon answers without a new process.
+
+    A task stands in for a daemon that is gone or of another version. One that is slow has the whole time.
+    """
+    import ray
+
     deadline_s = time.monotonic() + within_s
-    found = _answers(_asked_daemons(node_ids, request), min(within_s, _DAEMONS_S))
-    answers = {node_id: answer for node_id, answer in found.items() if isinstance(answer, NodeFindings)}
-    others = [node_id for node_id in node_ids if node_id not in answers]
+    answers = _answers(_asked_daemons(node_ids, request), within_s)
+    done = [one for one, answer in answers.items() if isinstance(answer, NodeFindings | ray.exceptions.GetTimeoutError)]
+    others = [node_id for node_id in node_ids if node_id not in done]
     return answers | _run_tasks(others, request, max(0.0, deadline_s - time.monotonic()))
 
 
@@ -45,7 +48,7 @@ def _asked_daemons(node_ids: Sequence[str], request: PreflightRequest) -> dict[s
     refs = {}
     for node_id in node_ids:
         try:
-            refs[node_id] = ray.get_actor(daemon_name(node_id), namespace=NAMESPACE).inspect.remote(request)
+            refs[node_id] = ray.get_actor(daemon_name(node_id), namespace=NAMESPACE).inspect.remote(FORMAT, request)
         except (ValueError, AttributeError, ray.exceptions.RayError):
             continue
     return refs
