@@ -38,7 +38,9 @@ end works alone."""
 PLACES = {file: place for place, file in enumerate(LONGEST)}
 SHARING = ("fleet/shared/vllm/", "fleet/shared/", "gateway/conformance/", "longboat_sglang/", "longboat_vllm/")
 """Folders whose tests share a cluster or engines: one process takes all their files, so that it starts them once.
-A folder within another one comes before it: the fleets are too long for one process."""
+
+A folder within another one comes before it: all fleets together are too long for one process.
+"""
 
 
 def place_of(file: str, *, is_of_cluster: bool) -> tuple[int, bool, bool]:
