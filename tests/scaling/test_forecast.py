@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from longboat.scaling.forecast import Forecaster
+from longboat.scaling.forecast import BIN_S, Forecaster
 
 
 def played(rate_at: Callable[[float], float], until_s: float, *, horizon_s: float = 60.0, seed: int = 1) -> Forecaster:
@@ -82,3 +82,44 @@ def test_chance_moves_the_level_of_many_requests_less() -> None:
     assert chance(40.0) == pytest.approx(chance(10.0) / 2.0)
     assert chance(2.0) == pytest.approx(200.0**-0.5)  # a longer window where little comes
     assert Forecaster(horizon_s=30.0, share=0.95).chance == 1.0
+
+
+def _came(counts: list[float]) -> Forecaster:
+    """Give a forecaster what comes in each bin of five seconds."""
+    found = Forecaster(horizon_s=30.0, share=0.95)
+    for at, count in enumerate(counts):
+        found.add(BIN_S * at, count, BIN_S)
+    return found
+
+
+def test_requests_in_groups_leave_more_to_chance() -> None:
+    """Groups of nine as often as single requests: nine times the variance, so three times the deviation."""
+    draw = random.Random(3)
+    singles = [float(sum(draw.random() < 0.01 for _ in range(5000))) for _ in range(600)]
+    assert _came(singles).chance == pytest.approx(300.0**-0.5, rel=0.15)
+    groups = _came([9.0 * one for one in singles])
+    assert groups.level == pytest.approx(90.0, rel=0.2)
+    assert groups.chance == pytest.approx(3.0 * (90.0 * 30.0) ** -0.5, rel=0.2)
+
+
+def test_slow_growth_is_not_taken_for_uneven_arrivals() -> None:
+    assert _came([50.0 + at / 2.0 for at in range(600)]).chance == pytest.approx((69.5 * 30.0) ** -0.5, rel=0.02)
+
+
+def test_surge_is_seen_beside_what_came_before_it() -> None:
+    """The level holds bins of the surge, so that a surge by a third would hardly stand out from it."""
+    calm = [65.0, 60.0, 68.0, 66.0, 62.0, 69.0] * 4
+    assert _came([*calm, 85.0, 88.0]).surge == pytest.approx(17.3)
+    assert _came([*calm, 70.0, 68.0]).surge == 0.0
+    assert _came(calm[:6]).surge == 0.0  # too little came before
+
+
+def test_groups_are_no_surge() -> None:
+    calm = [20.0, 110.0, 65.0, 50.0, 90.0, 55.0] * 8
+    assert _came([*calm, 85.0, 88.0]).surge == 0.0
+
+
+def test_surge_that_is_over_is_none() -> None:
+    calm = [65.0, 60.0, 68.0, 66.0, 62.0, 69.0] * 4
+    assert _came([*calm, 120.0, 120.0]).surge > 20.0
+    assert _came([*calm, 120.0, 120.0, 65.0]).surge == 0.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.scaling import FixedTarget, Objective, ReplicaSpeed, ScaledModel
-from longboat.scaling.queueing import late_share, mix_of, replicas_for, slower
+from longboat.scaling.queueing import heavier, late_share, mix_of, replicas_for, slower
 from longboat.scaling.scaler import Scaler
 from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
@@ -97,3 +97,19 @@ def test_count_that_twice_as_many_would_hardly_relieve_is_not_taken_for_one_that
     mix, objective = mix_of(lengths, speed), Objective(ttft_ms=1500.0)
     for rate in [2.8 + 0.01 * step for step in range(100)]:
         assert replicas_for(rate, mix, speed, objective, least=1, most=30, near=near) >= 3
+
+
+def test_newest_prompts_count_as_far_as_chance_does_not_explain_them() -> None:
+    draw = random.Random(8)
+
+    def drawn(mean: float, count: int) -> list[tuple[int, int]]:
+        return [(max(20, int(draw.expovariate(1.0 / mean))), 100) for _ in range(count)]
+
+    def factor(lengths: list[tuple[int, int]]) -> float:
+        return heavier(lengths, mix_of(lengths, SPEED), SPEED)
+
+    calm = drawn(1000.0, 2000)
+    assert factor(calm) == 1.0
+    assert 1.3 < factor([*calm[250:], *drawn(2000.0, 250)]) < 1.8  # of 2,000 over 1,125, less two deviations
+    assert factor([*calm[250:], *drawn(500.0, 250)]) == 1.0  # shorter ones may not stay
+    assert factor([*calm[1601:], *drawn(3000.0, 100)]) == 1.0  # fewer than 500 say nothing

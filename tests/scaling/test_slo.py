@@ -313,3 +313,15 @@ def test_there_is_room_for_the_present_load_however_seldom_requests_are_late() -
     assert terms["forecast"] == pytest.approx(20.0, rel=0.05)
     assert terms["needed"] == replicas_for(21.0, mix, SPEED, OBJECTIVE, least=1, most=30)
     assert terms["needed"] > replicas_for(terms["room"] * terms["forecast"], mix, SPEED, OBJECTIVE, least=1, most=30)
+
+
+def test_longer_prompts_ask_for_replicas_before_they_fill_the_sample() -> None:
+    """At 20 requests a second, the newest 250 of 2,000 are those of 13 s."""
+    scaler = Scaler([scaled()], counts={"model": 10})
+    draw, counts = random.Random(4), []
+    for at in range(1030):
+        mean = 1000 if at < 1000 else 1800
+        lengths = tuple((20 + int(draw.expovariate(1.0 / mean)), 200) for _ in range(20))
+        scaler.observe(float(at), [ModelObservation(model="model", arrived=20, ended=20, lengths=lengths)])
+        counts.append(scaler.decide(float(at))[0].replicas)
+    assert max(counts[1000:]) > counts[999] + 2

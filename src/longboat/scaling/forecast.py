@@ -19,6 +19,8 @@ BIN_S = 5.0
 _WINDOW, _LONGEST_WINDOW = 6, 24  # bins of the level: more of them where little comes
 _ENOUGH = 200.0  # that should come within the window, so that chance plays a small part
 _CHANCE = 3.0  # standard deviations beyond which a change has a cause
+_SURGE_BINS, _BEFORE = (2, 3, 4), (6, 12)  # newest bins that may be a surge, and the least and most bins before them
+_UNEVEN_FADE, _UNEVEN_ENOUGH = 0.998, 12  # weight of older bins in how uneven arrivals are, and bins until it counts
 _SHORT = {"10 minutes": 120, "15 minutes": 180, "20 minutes": 240, "half hour": 360, "hour": 720}  # bins
 _SEASONS_S = {"day": 86_400.0, "week": 7 * 86_400.0}
 _COARSE_S = 300.0
@@ -49,12 +51,35 @@ def _window(mean: float) -> int:
     return min(_LONGEST_WINDOW, max(_WINDOW, math.ceil(_ENOUGH / max(_TINY, mean) / BIN_S)))
 
 
-def _crest(levels: list[float]) -> float:
+class _Unevenness:
+    """How uneven arrivals are: the variance of what comes in a time over its mean, 1 where each comes by chance.
+
+    It is found from the differences of neighbouring bins, as a slow change of the rate has another cause.
+    """
+
+    def __init__(self) -> None:
+        self._squares = self._sums = 0.0
+        self._bins = 0
+
+    def add(self, before: float, value: float) -> None:
+        """Note two neighbouring bins."""
+        self._squares = self._squares * _UNEVEN_FADE + (value - before) ** 2 * BIN_S
+        self._sums = self._sums * _UNEVEN_FADE + value + before
+        self._bins += 1
+
+    @property
+    def factor(self) -> float:
+        """Return the variance over the mean; 1 at least."""
+        return max(1.0, self._squares / max(_TINY, self._sums)) if self._bins >= _UNEVEN_ENOUGH else 1.0
+
+
+def _crest(levels: list[float], uneven: float) -> float:
     """Return the highest of some levels, less what chance adds to the highest of several windows."""
-    mean, window = sum(levels) / len(levels), _window(sum(levels) / len(levels))
+    mean = sum(levels) / len(levels)
+    window = _window(mean / uneven)
     windows = max(1.0, len(levels) / window)
     deviations = NormalDist().inv_cdf((windows - 0.375) / (windows + 0.25))  # of the highest, as Blom estimates it
-    return max(mean, max(levels) - deviations * math.sqrt(mean / (window * BIN_S)))
+    return max(mean, max(levels) - deviations * math.sqrt(uneven * mean / (window * BIN_S)))
 
 
 class _Way:
@@ -92,6 +117,7 @@ class Forecaster:
         """horizon_s: how far it looks ahead; share: of the past in which the upper bound would have held"""
         self._share = share
         self._bins: deque[float] = deque(maxlen=_LONGEST_WINDOW)
+        self._uneven = _Unevenness()
         self._levels: list[float] = []  # newest last
         self._peak = 0.0
         self._open_sum, self._open_s = 0.0, 0.0
@@ -132,15 +158,27 @@ class Forecaster:
     @property
     def chance(self) -> float:
         """Return by which part of it chance alone moves the level: one standard deviation."""
-        return 1.0 / math.sqrt(max(1.0, self.level * _window(self.level) * BIN_S))
+        single = self.level / self._uneven.factor  # as if each came by itself
+        return 1.0 / math.sqrt(max(1.0, single * _window(single) * BIN_S))
 
     @property
     def surge(self) -> float:
-        """Mean of the newest two bins, where it is above the level by more than chance; else 0."""
-        if len(self._bins) < 2:
-            return 0.0
-        newest, level = (self._bins[-1] + self._bins[-2]) / 2.0, self.level
-        return newest if newest > level + _CHANCE * math.sqrt(max(level, _TINY) / (2.0 * BIN_S)) else 0.0
+        """Mean of the newest few bins, where it is above that of the bins before by more than chance; else 0.
+
+        A surge that the newest bin shows to be over is none.
+        """
+        bins, (least, most) = list(self._bins), _BEFORE
+        surges = [0.0]
+        for newest in _SURGE_BINS:
+            before = bins[-newest - most : -newest]
+            if len(before) < least:
+                break
+            now, then = sum(bins[-newest:]) / newest, sum(before) / len(before)
+            variance = self._uneven.factor * max(then, _TINY) / BIN_S * (1.0 / newest + 1.0 / len(before))
+            goes_on = bins[-1] > (now + then) / 2.0
+            if goes_on and now > then + _CHANCE * math.sqrt(variance):
+                surges.append(now)
+        return max(surges)
 
     def forecast(self) -> Forecast:
         """Return the bound of the way that did best of late; it changes as bins fill."""
@@ -164,12 +202,14 @@ class Forecaster:
     def _close(self, value: float) -> None:
         """Take a bin that is full, judge the forecasts that it ends, and make the next ones."""
         self._found = None
+        if self._bins:
+            self._uneven.add(self._bins[-1], value)
         self._bins.append(value)
         if len(self._bins) < _WINDOW:
             return
         level = self._level() or 0.0
         self._levels.append(level)
-        self._peak = max(_crest(self._levels[-self._horizon :]), self._peak * 0.99998)
+        self._peak = max(_crest(self._levels[-self._horizon :], self._uneven.factor), self._peak * 0.99998)
         if len(self._levels) > 2 * _KEPT_BINS:
             del self._levels[:_KEPT_BINS]
         self._remember(level)
@@ -184,7 +224,7 @@ class Forecaster:
         if not self._bins:
             came = self._open_sum - _FIRST_CHANCE * math.sqrt(self._open_sum)
             return max(0.0, came) / self._open_s if self._open_s else None
-        window = _window(sum(self._bins) / len(self._bins))
+        window = _window(sum(self._bins) / len(self._bins) / self._uneven.factor)
         newest = list(self._bins)[-window:]
         return sum(newest) / len(newest)
 

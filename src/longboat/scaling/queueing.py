@@ -14,13 +14,15 @@ from functools import cache
 
 from longboat.core.scaling import Objective, ReplicaSpeed
 
-__all__ = ("Mix", "late_share", "mix_of", "replicas_for", "slower", "step_s")
+__all__ = ("Mix", "heavier", "late_share", "mix_of", "replicas_for", "slower", "step_s")
 
 _MOST_BUSY = 0.97  # part of its time that a replica can compute prompts beside decoding
 _SPREAD = 2.3  # standard deviations by which batches of late requests are larger than the mean
 _ROUNDS = 12
 _EDGE = 1.2  # over the requests that may be late: single long prompts must not decide the number
 _POINTS = 400  # of the distribution of prompts
+_NEWEST = (250, 500, 1000)  # requests whose prompts may be longer than those of the sample, if it has twice as many
+_CHANCE = 3.0  # standard deviations that are left out of what the newest prompts ask for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,20 @@ def mix_of(lengths: Sequence[tuple[int, int]], speed: ReplicaSpeed) -> Mix:
         output_tokens=decoded / count,
         held_tokens=held,
     )
+
+
+def heavier(lengths: Sequence[tuple[int, int]], mix: Mix, speed: ReplicaSpeed) -> float:
+    """Return how many times the seconds of the whole sample the newest prompts take at least; 1 where it may be chance.
+
+    lengths: the sample, oldest first; mix: of the sample
+    """
+    found, total_s, taken = 1.0, 0.0, 0
+    for newest in (one for one in _NEWEST if 2 * one <= len(lengths)):
+        total_s += sum([_prompt(tokens, speed)[0] for tokens, _ in lengths[-newest : len(lengths) - taken]])
+        taken = newest
+        least = 1.0 - _CHANCE * math.sqrt(mix.variation / newest)
+        found = max(found, least * total_s / newest / mix.prompt_s)
+    return found
 
 
 def _prompt(tokens: int, speed: ReplicaSpeed) -> tuple[float, int]:

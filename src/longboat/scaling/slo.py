@@ -79,6 +79,7 @@ class SloRule:
         behind = self._seen.waiting / max(_CATCH_UP_S, self._cold_s)
         measured, room = max(self._forecaster.level, self._forecaster.surge), self._room.factor
         load = max(room * forecast.upper, max(room, _OVER_MEASURED) * measured) + behind
+        load *= self._time.heavier
         staying = max(load, max(1.0, room) * max(forecast.upper, measured) + behind)  # what leaves cannot come back
         if self._needs is None:
             self._needs = Needs(now_s, current)

@@ -7,7 +7,7 @@ from collections import deque
 
 from longboat.core.scaling import ModelObservation, Objective, ReplicaSpeed, ScaledModel, SloTarget
 from longboat.scaling.correction import Correction
-from longboat.scaling.queueing import Mix, late_share, mix_of, replicas_for, slower, step_s
+from longboat.scaling.queueing import Mix, heavier, late_share, mix_of, replicas_for, slower, step_s
 
 __all__ = ("TimeModel",)
 
@@ -39,6 +39,7 @@ class TimeModel:
         self._lengths: deque[tuple[int, int]] = deque(maxlen=_SAMPLE)
         self._mix: Mix | None = None
         self._mixed_s = -math.inf
+        self.heavier = 1.0  # newest prompts, over those of the mix
         self._first_s = math.inf  # when a request ended first
         self._counted: dict[float, int] = {}  # needs by rate, of the present mix
         self._newest = (-1.0, 1)  # the rate that was looked at last, and its need
@@ -60,7 +61,9 @@ class TimeModel:
             self._first_s = min(self._first_s, now_s)
         changed = self._learn(seen, rate)
         if self._lengths and (changed or now_s - self._mixed_s >= _MIX_S):
-            self._mix, self._mixed_s = mix_of(tuple(self._lengths), self._speed), now_s
+            lengths = tuple(self._lengths)
+            self._mix, self._mixed_s = mix_of(lengths, self._speed), now_s
+            self.heavier = heavier(lengths, self._mix, self._speed)
             self._counted.clear()
 
     def needed(self, rate: float) -> int:
