@@ -1,6 +1,6 @@
 """Other loads than the table's: other windows of the traces, and rates and lengths from chance.
 
-They were held out until the scaler was changed for what they showed; no constant was fitted to one of them. New loads
+They were held out until the scaler was changed for what they showed. New loads
 that no change has seen belong beside them before the next one.
 """
 
