@@ -1,7 +1,7 @@
-"""Loads on which no constant of the scaler was chosen: other windows of the traces, and rates and lengths from chance.
+"""Other loads than the table's: other windows of the traces, and rates and lengths from chance.
 
-Their figures, by ``held_out_of``, say how far the rule carries. A load by which a constant is chosen belongs in
-``loads.py``.
+They were held out until the scaler was changed for what they showed. New loads
+that no change has seen belong beside them before the next one.
 """
 
 from __future__ import annotations
