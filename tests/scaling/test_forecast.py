@@ -106,6 +106,10 @@ def test_slow_growth_is_not_taken_for_uneven_arrivals() -> None:
     assert _came([50.0 + at / 2.0 for at in range(600)]).chance == pytest.approx((69.5 * 30.0) ** -0.5, rel=0.02)
 
 
+def test_jump_of_the_rate_is_not_taken_for_uneven_arrivals() -> None:
+    assert _came([20.0] * 30 + [200.0] * 8).chance == pytest.approx((6.0 * 200.0) ** -0.5, rel=0.02)
+
+
 def test_surge_is_seen_beside_what_came_before_it() -> None:
     """The level holds bins of the surge, so that a surge by a third would hardly stand out from it."""
     calm = [65.0, 60.0, 68.0, 66.0, 62.0, 69.0] * 4

@@ -62,8 +62,9 @@ class _Unevenness:
         self._bins = 0
 
     def add(self, before: float, value: float) -> None:
-        """Note two neighbouring bins."""
-        self._squares = self._squares * _UNEVEN_FADE + (value - before) ** 2 * BIN_S
+        """Note two neighbouring bins. A jump of the rate counts no more than a change that chance may still bring."""
+        most = _CHANCE**2 * self.factor * (value + before)
+        self._squares = self._squares * _UNEVEN_FADE + min((value - before) ** 2 * BIN_S, most)
         self._sums = self._sums * _UNEVEN_FADE + value + before
         self._bins += 1
 
