@@ -305,7 +305,7 @@ def run(real: RealEngine | None, count: int, seed: int, rates: Sequence[float]) 
     part = "fake" if real is None else "vllm"
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder, engines(real, Path(folder)) as (urls, limits):
-        say(f"taking times at {len(urls)} engines ({_SAMPLED_MIN:g} minutes, and as long again after each rate)")
+        say(f"taking times, engines: {len(urls)} ({_SAMPLED_MIN:g} minutes, and as long again after each rate)")
         before = _sampled(urls, seed, is_real=real is not None)
         for at, rate in enumerate(rates):
             requests = load_of(part, count, seed + at, rate)  # other prompts, so that nothing is cached before
