@@ -51,7 +51,6 @@ BEFORE_PROBE, AFTER_PROBE = 40, 40  # tokens of that stream
 JITTER_PARTS = 400
 CROWD_TOKENS, CROWD_OUTPUT = 1024, 8  # of the requests that several engines compute at once: mostly prefill
 CROWD_ROUNDS = 9
-_SAMPLED_MIN = 4  # about what taking times lasts at fake engines, which are the slower ones
 
 
 @contextmanager
@@ -305,7 +304,7 @@ def run(real: RealEngine | None, count: int, seed: int, rates: Sequence[float]) 
     part = "fake" if real is None else "vllm"
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder, engines(real, Path(folder)) as (urls, limits):
-        say(f"taking times, engines: {len(urls)} ({_SAMPLED_MIN:g} minutes, and as long again after each rate)")
+        say(f"taking times, engines: {len(urls)}; this is repeated after each rate")
         before = _sampled(urls, seed, is_real=real is not None)
         for at, rate in enumerate(rates):
             requests = load_of(part, count, seed + at, rate)  # other prompts, so that nothing is cached before

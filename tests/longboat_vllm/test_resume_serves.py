@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -211,13 +212,14 @@ def test_vllm_that_ends_breaks_all_its_answers_off(
     """vLLM itself would end them with the reason "abort", their usage and status 200, or say that its core died."""
     plan = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r2")
     asked = {"model": "tiny", "prompt": "row 3 ", "max_tokens": 480, "ignore_eos": True, "temperature": 0}
-    with vllm_node.running(plan, tmp_path / "replica2.log") as url, ThreadPoolExecutor() as pool:
+    log = tmp_path / "replica2.log"
+    with vllm_node.running(plan, log) as url, ThreadPoolExecutor() as pool:
         address = f"{url}/v1/completions"
         wholes = [
             pool.submit(httpx.post, address, json=asked, headers={**HEADERS, **more}, timeout=60.0)
             for more in ({}, {"x-longboat-journal": "whole"})
         ]
-        got = streamed_until(partial(os.kill, parts_of(url)[part], number), address, {**asked, "stream": True})
+        got = streamed_until(partial(os.kill, parts_of(log)[part], number), address, {**asked, "stream": True})
         broken = [whole.exception() for whole in wholes]
     assert all(isinstance(error, (httpx.NetworkError, httpx.RemoteProtocolError)) for error in broken), broken
     assert b"data: " in got
@@ -225,21 +227,10 @@ def test_vllm_that_ends_breaks_all_its_answers_off(
     assert b"error" not in got
 
 
-def parts_of(url: str) -> dict[str, int]:
-    """Return the pids of vLLM's server and of its core, which inherits the listening socket."""
-    local, listens = f"0100007F:{int(url.rpartition(':')[2]):04X}", "0A"
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    sockets = {f"socket:[{row[9]}]" for row in rows if row[1] == local and row[3] == listens}
-    owners = {int(fd.parts[2]) for fd in Path("/proc").glob("[0-9]*/fd/*") if link_of(fd) in sockets}
-    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in owners}
-    (core,) = [pid for pid, parent in parents.items() if parent in owners]
-    return {"server": parents[core], "core": core}
-
-
-def link_of(file: Path) -> str:
-    with contextlib.suppress(OSError):
-        return os.readlink(file)
-    return ""
+def parts_of(log: Path) -> dict[str, int]:
+    """Return the pids of vLLM's server and of its core, with which it begins each line of its log."""
+    pids = {name: int(pid) for name, pid in re.findall(r"\((APIServer|EngineCore) pid=(\d+)\)", log.read_text())}
+    return {"server": pids["APIServer"], "core": pids["EngineCore"]}
 
 
 def streamed_until(end: Callable[[], None], address: str, asked: dict[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -414,8 +414,8 @@ def init(
     """
     from longboat.cli.check.init import InitRequest, run_init
 
-    wishes: dict[str, Any] = {"model": model, "on": on, "users": users or 0, "host": host, "port": port}
-    run_init(InitRequest(file=file, yes=yes, force=force, **wishes))
+    num_users = users or 0
+    run_init(InitRequest(file=file, model=model, on=on, users=num_users, host=host, port=port, yes=yes, force=force))
 
 
 @app.command()
