@@ -81,6 +81,24 @@ def test_wrong_words_are_refused(words: str) -> None:
     assert CliRunner().invoke(app_of_two(), words.split()).exit_code == 2
 
 
+def test_a_value_does_not_change_how_the_next_line_of_the_process_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer(cls=CommandList, rich_markup_mode=None)
+
+    @app.callback()
+    def common() -> None:
+        """Do one thing."""
+
+    @app.command()
+    def show(tokens: Annotated[int, typer.Option(parser=lambda text: int(text.strip()))] = 8) -> None:
+        typer.echo(tokens)
+
+    defer(app)
+    root = typer.main.get_command(app)
+    for line in ("show --tokens 9", "show"):
+        root.main(line.split(), standalone_mode=False)
+    assert capsys.readouterr().out == "9\n8\n"
+
+
 def test_a_command_without_a_document_prints_its_lines_as_one() -> None:
     done = CliRunner().invoke(app_of_two(), ["inner", "last-one", "--json"])
     assert json.loads(done.stdout) == {"output": ["last"]}

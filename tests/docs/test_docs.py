@@ -38,6 +38,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 _COMMAND = re.compile(r"(?<![\w./:-])longboat((?: [^\s#;&()]+)+)")
+_QUOTED = re.compile(r'"[^"]*"')  # machines, or another program's command
 _OPTION = re.compile(r"--?[a-zA-Z][\w-]*")
 _VARIABLE = re.compile(r"\bLONGBOAT_[A-Z_]*[A-Z]\b")
 
@@ -56,7 +57,7 @@ def code_lines(text: str) -> Iterator[str]:
 def commands_in(text: str) -> Iterator[list[str]]:
     """Words after ``longboat`` wherever code calls it."""
     for line in code_lines(text):
-        for words in _COMMAND.findall(line):
+        for words in _COMMAND.findall(_QUOTED.sub('"…"', line)):
             if not words.startswith((" is", " gateway:", " keeper:")):
                 yield words.split()
 

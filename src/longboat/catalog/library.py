@@ -62,7 +62,7 @@ class Shelf(Mapping[str, E]):
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
-            else "longboat plan list shows the known names; add others in a catalog file: docs/concepts/planning.md"
+            else "longboat plan list shows the known names; add others in a catalog file: docs/guides/plan.md"
         )
         what = f"unknown {self.kind} {name!r}"
         raise UserInputError(what, hint=hint, problems=(Problem(where=where, what=what, hint=hint),))
@@ -122,11 +122,9 @@ def read_catalog_file(text: str, origin: str) -> CatalogFile:
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         where = path.strip("`").removeprefix("$").removeprefix(".")
-        problem = Problem(
-            where=f"{origin}: {where}" if where else origin, what=what, hint="see docs/concepts/planning.md"
-        )
+        problem = Problem(where=f"{origin}: {where}" if where else origin, what=what, hint="see docs/guides/plan.md")
     except ValueError as error:
-        problem = Problem(where=origin, what=f"not TOML: {error}", hint="see docs/concepts/planning.md")
+        problem = Problem(where=origin, what=f"not TOML: {error}", hint="see docs/guides/plan.md")
     raise UserInputError(str(problem), hint=problem.hint, problems=(problem,))
 
 

@@ -137,4 +137,6 @@ class _AsGiven:
         if type(value) is of.annotation and (value == param.default or not (of.is_ranged or of.is_choice)):
             return value
         param._runtime_param = None
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        typers = param.get_runtime_param()
+        param._runtime_param = self  # Typer's would read the default of the next command line too
+        return typers.coerce(value, param=param, ctx=ctx)

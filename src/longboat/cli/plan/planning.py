@@ -232,7 +232,7 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         near = nearest_names(path.name, [file.name for file in path.parent.glob("*.y*ml")])
-        hint = f"did you mean {near[0]}?" if near else "check the path; docs/concepts/planning.md shows a file"
+        hint = f"did you mean {near[0]}?" if near else "check the path; docs/guides/plan.md shows a file"
         why = getattr(error, "strerror", "") or "it is not text in UTF-8"
         raise UserInputError(f"{path} cannot be read: {why}", hint=hint) from None
 

@@ -14,7 +14,7 @@ from longboat.spec.types.section import Section
 __all__ = ("ClusterFile", "NodeSection", "load_cluster_file")
 
 MAX_NODES = 4096
-HINT = "docs/concepts/planning.md shows a cluster file"
+HINT = "docs/guides/plan.md shows a cluster file"
 
 
 class NodeSection(Section):
