@@ -33,6 +33,8 @@ def number_hint(text: str, *, field: str, whole: bool, least: float | None = Non
     if unit == "%" and not whole:
         return f"write {_within(number / 100, whole, least, most)}"
     if unit in ("k", "K") and whole:
+        if field == "context":
+            return f"write {round(number * 1000)} or {round(number * 1024)} in full, whichever is meant"
         return f"write the number in full: {_within(number * 1000, whole, least, most)}"
     return ""
 
