@@ -18,6 +18,7 @@ from longboat.cluster.counts.tally import Tally, quantiles_of
 from longboat.cluster.fleet.count_loop import CountLoop
 from longboat.cluster.fleet.placing import Held, Placing
 from longboat.cluster.fleet.serve_rest import ServeRest
+from longboat.cluster.members.relay_book import order_every_s
 from longboat.cluster.protocol.messages import FleetReport, ModelCount
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError, UserInputError
@@ -167,7 +168,7 @@ def test_load_is_the_difference_of_what_gateways_count() -> None:
     assert (found.grown["arrived"], found.grown["ended"], found.running, found.waiting) == (4, 2, 2, 2)
     tally.hear("one", {"1": {"m": {"ended": 1, "arrived": 2, "in_flight": 1}}}, 2.0)
     assert tally.take("m").grown == {}, "another process with the same number"
-    tally.keep(["two"])
+    tally.keep(["two"], 2.0, 1.0)
     assert tally.take("m").running == 0
 
 
@@ -189,6 +190,25 @@ def test_a_worker_that_misses_reports_or_starts_again_is_no_surge() -> None:
     assert (found.grown["arrived"], found.running) == (1, 6), "the first process is gone"
     tally.hear("n", {"2": worker(900_000), "3": worker(900_000)}, 20.0)
     assert tally.take("m").grown == {}, "the node was silent for long"
+
+
+def test_a_large_fleet_whose_nodes_report_seldom_is_counted() -> None:
+    tally = Tally()
+    every_s = order_every_s(1000)
+    tally.keep(["n"], 0.0, every_s)
+    for turn in range(3):
+        tally.hear("n", {"1": {"m": {"ended": turn * 10, "arrived": turn * 10}}}, turn * every_s)
+    assert tally.take("m").grown["arrived"] == 20
+
+
+def test_requests_at_a_node_that_reports_no_more_ask_for_nothing() -> None:
+    tally = Tally()
+    tally.hear("n", {"1": {"m": {"in_flight": 60, "waiting": 50}}}, 0.0)
+    tally.keep(["n"], 30.0, 1.0)
+    assert tally.take("m").waiting == 50, "it may be late"
+    tally.keep(["n"], 61.0, 1.0)
+    found = tally.take("m")
+    assert (found.waiting, found.running) == (0, 0)
 
 
 def test_latencies_are_those_of_the_last_look() -> None:

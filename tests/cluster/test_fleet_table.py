@@ -10,7 +10,7 @@ from test_membership import announcement
 from longboat.cluster.members.fleet_table import FleetTable
 from longboat.cluster.members.node_orders import NodeOrders
 from longboat.cluster.members.startup_grace import AFTER_FIRST_S
-from longboat.cluster.protocol.messages import GatewayReport, NodeReport
+from longboat.cluster.protocol.messages import GatewayReport, NodeReport, WeightsReport
 from longboat.core.states import Asleep, EndpointTable, Phase
 
 
@@ -61,7 +61,7 @@ def fleet(clock: Hand, changes: list[None]) -> FleetTable:
 def test_a_step_of_the_wall_clock_makes_no_replica_silent_and_keeps_no_dead_one(
     fleet: FleetTable, clock: Hand, step_s: float
 ) -> None:
-    fleet.hear(announcement("a"), NUMBERS)
+    fleet.hear(announcement("a"))
     before = fleet.table(NUMBERS)
     clock.clocks_s += step_s
     clock.now_s += 1.0
@@ -76,19 +76,33 @@ def test_a_step_of_the_wall_clock_makes_no_replica_silent_and_keeps_no_dead_one(
 
 
 def test_a_table_is_made_again_only_where_something_changed(fleet: FleetTable, changes: list[None]) -> None:
-    fleet.hear(announcement("a"), NUMBERS)
-    fleet.hear(announcement("a"), NUMBERS)
+    fleet.hear(announcement("a"))
+    fleet.hear(announcement("a"))
     before, known = fleet.table(NUMBERS), len(changes)
-    fleet.hear(announcement("a"), NUMBERS)
+    fleet.hear(announcement("a"))
     assert fleet.table(NUMBERS) is before
     assert len(changes) == known
-    fleet.hear(announcement("b", slot=1), NUMBERS)
+    fleet.hear(announcement("b", slot=1))
     assert [endpoint.replica for endpoint in fleet.table(NUMBERS).endpoints] == ["a", "b"]
     assert len(changes) > known
 
 
+def test_many_replicas_that_drain_at_once_make_no_table_each(
+    fleet: FleetTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"r{number}" for number in range(100)]
+    for slot, name in enumerate(names):
+        fleet.hear(announcement(name, slot=slot))
+    made: list[None] = []
+    looked = fleet.members.states
+    monkeypatch.setattr(fleet.members, "states", lambda *args: (made.append(None), looked(*args))[1])
+    for slot, name in enumerate(names):
+        assert fleet.hear(announcement(name, Phase.DRAINING, slot=slot)).patience_s is not None
+    assert len(made) <= 1
+
+
 def test_a_new_controller_knows_all_replicas_only_after_a_while(fleet: FleetTable, clock: Hand) -> None:
-    fleet.hear(announcement("a"), NUMBERS)
+    fleet.hear(announcement("a"))
     assert fleet.is_partial()
     clock.now_s += AFTER_FIRST_S
     assert not fleet.is_partial()
@@ -96,9 +110,9 @@ def test_a_new_controller_knows_all_replicas_only_after_a_while(fleet: FleetTabl
 
 def test_a_drained_replica_is_ordered_to_leave_and_may_stay_while_its_responses_run(fleet: FleetTable) -> None:
     fleet.take({**VALUES, "drains": {"replicas": ["a"], "gateways": ["n"]}})
-    assert fleet.hear(announcement("a"), NUMBERS).leave
-    assert not fleet.hear(announcement("b", slot=1), NUMBERS).leave
-    assert fleet.hear(announcement("a", Phase.DRAINING), NUMBERS).patience_s is not None
+    assert fleet.hear(announcement("a")).leave
+    assert not fleet.hear(announcement("b", slot=1)).leave
+    assert fleet.hear(announcement("a", Phase.DRAINING)).patience_s is not None
     assert (fleet.is_drained("n"), fleet.is_drained("other")) == (True, False)
 
 
@@ -118,8 +132,10 @@ def test_what_a_silent_node_reported_before_is_kept() -> None:
     orders.silent("n", TimeoutError())
     assert orders.reports["n"].gateway.problem == "node does not answer (TimeoutError)"
     gateway = GatewayReport(node_id="n", address="a", hostname="h", url="u", pid=7, table_version=4)
-    orders.reports["n"] = NodeReport(gateway=gateway)
+    weights = WeightsReport(member="a:1", sources=("s3://m",))
+    orders.reports["n"] = NodeReport(gateway=gateway, weights=weights)
     orders.silent("n", TimeoutError())
+    assert orders.reports["n"].weights == weights, "its place among the trackers too"
     kept = orders.reports["n"].gateway
     assert (kept.address, kept.url, kept.pid, kept.table_version) == ("a", "u", 7, 4)
     orders.leave("n")

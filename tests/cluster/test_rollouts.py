@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from longboat.cluster.fleet.rollout_values import document_after, with_rollouts
-from longboat.cluster.fleet.rollouts import FAILURES, PLACE_S, Rollouts, Step, StepKind, read_rollouts
+from longboat.cluster.fleet.rollouts import FAILURES, PLACE_S, SERVED_S, Rollouts, Step, StepKind, read_rollouts
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, serve_document
 from longboat.cluster.protocol.messages import Announcement
 from longboat.cluster.protocol.names import model_app_name
@@ -46,17 +46,43 @@ def test_an_update_whose_replicas_fail_is_taken_back_with_the_reason() -> None:
     rollouts = started()
     for number in range(FAILURES):
         assert kinds(rollouts, 1.0, *OLD) == []
-        rollouts.hear(Announcement(state=state(f"c{number}", Phase.FAILED), slot=0, log_tail=("error: --nonsense", "")))
-        rollouts.hear(Announcement(state=state(f"c{number}", Phase.FAILED), slot=0))
+        rollouts.hear(
+            Announcement(state=state(f"c{number}", Phase.FAILED), slot=0, log_tail=("error: --nonsense", "")), 1.0
+        )
+        rollouts.hear(Announcement(state=state(f"c{number}", Phase.FAILED), slot=0), 1.0)
     (step,) = rollouts.steps(OLD, 1.0)
     assert (step.kind, step.model, step.digest) == (StepKind.TAKE_BACK, "m", "new")
     assert "no such flag" in step.why
 
 
+def test_replicas_that_served_and_are_lost_later_take_nothing_back() -> None:
+    rollouts = started()
+    for number, failed_s in enumerate((3600.0, 5000.0, 7000.0)):
+        rollouts.hear(Announcement(state=state(f"c{number}"), slot=0), 10.0)
+        rollouts.hear(Announcement(state=state(f"c{number}", Phase.FAILED), slot=0), failed_s)
+    assert kinds(rollouts, 20.0, *OLD) == []
+
+
+def test_replicas_that_fail_as_soon_as_they_serve_take_the_update_back() -> None:
+    rollouts = started()
+    for number in range(FAILURES):
+        rollouts.hear(Announcement(state=state(f"c{number}"), slot=0), 10.0)
+        rollouts.hear(Announcement(state=state(f"c{number}", Phase.FAILED), slot=0), 10.0 + SERVED_S / 2)
+    assert kinds(rollouts, 50.0, *OLD) == [StepKind.TAKE_BACK]
+
+
+def test_an_update_of_all_replicas_that_have_room_is_done() -> None:
+    rollouts = started()
+    assert kinds(rollouts, 50.0, state("c")) == []
+    assert kinds(rollouts, 79.0, state("c")) == [], "the second one may still find a place"
+    assert kinds(rollouts, 151.0, state("c"), state("d", Phase.LOADING)) == [StepKind.TAKE_BACK]
+    assert kinds(rollouts, 151.0, state("c"), state("a", Phase.GONE, "old")) == [StepKind.DONE]
+
+
 def test_failures_of_the_old_kind_take_nothing_back() -> None:
     rollouts = started()
     for number in range(FAILURES):
-        rollouts.hear(Announcement(state=state(f"a{number}", Phase.FAILED, "old"), slot=0))
+        rollouts.hear(Announcement(state=state(f"a{number}", Phase.FAILED, "old"), slot=0), 1.0)
     assert kinds(rollouts, 1.0, *OLD) == []
 
 
@@ -74,7 +100,7 @@ def test_without_a_place_for_one_more_it_goes_one_by_one() -> None:
     assert kinds(started(), PLACE_S + 1, *OLD) == [StepKind.ONE_BY_ONE]
     assert kinds(started(), PLACE_S + 1, *OLD, state("c", Phase.PLACING)) == []
     failing = started()
-    failing.hear(Announcement(state=state("c", Phase.FAILED), slot=0))
+    failing.hear(Announcement(state=state("c", Phase.FAILED), slot=0), 1.0)
     assert kinds(failing, PLACE_S + 1, *OLD) == [], "more room would not help"
     leaving = state("b", Phase.DRAINING, "old")
     assert kinds(started(), PLACE_S + 1, OLD[0], leaving) == [], "its place will be free"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from longboat.cluster.preflight.checks import PreflightRequest, inspect_node
 from longboat.cluster.protocol.messages import WeightsOrder
+from longboat.cluster.weights import member as member_module
 from longboat.cluster.weights.here import hold_weights, write_order
 from longboat.cluster.weights.member import WeightsMember
 from longboat.cluster.weights.prewarm import FIRST_RETRY_S, Prewarm
@@ -77,6 +79,27 @@ async def test_an_order_does_not_outlive_its_daemon(tmp_path: Path) -> None:
     await member.follow(order())
     await member.stop()
     assert not file.exists()
+
+
+async def test_a_home_folder_that_hangs_holds_up_no_other_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = WeightsMember(tmp_path, tmp_path, "127.0.0.1", {})
+    first = await member.report(order())
+    assert first is not None
+    monkeypatch.setattr(member_module, "WAIT_S", 0.05)
+    goes_on, looked = threading.Event(), member._sources
+    monkeypatch.setattr(member, "_sources", lambda: (goes_on.wait(30.0), ("s3://new",))[1])
+    assert await member.report(order()) == first, "as it was reported last"
+    assert await member.report(order()) == first
+    goes_on.set()
+    monkeypatch.setattr(member_module, "WAIT_S", 30.0)
+    last = await member.report(order())
+    assert last is not None
+    assert last.sources == ("s3://new",)
+    monkeypatch.setattr(member, "_sources", looked)
+    await member.end()
+    assert not (tmp_path / "weights.json").exists()
 
 
 async def test_a_node_that_cannot_join_tells_its_agents_to_fetch_alone(tmp_path: Path) -> None:

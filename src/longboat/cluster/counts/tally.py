@@ -14,6 +14,10 @@ Counts = Mapping[str, Any]
 GROWING = ("arrived", "ended", "prompt_tokens", "completion_tokens", "cached_tokens")
 GONE_S = 5.0
 """A process that was silent for longer is gone, or its growth since then is not that of one look."""
+STALE_S = 60.0
+"""Requests at a process that was silent for longer ask for no replicas: it may be gone, with its node's daemon."""
+LATE = 3.0
+"""In a large fleet nodes report more seldom; a process is silent only after this many reports that did not come."""
 MS_PER_S = 1e3
 
 
@@ -63,6 +67,7 @@ class Tally:
     def __init__(self) -> None:
         self._last: dict[str, dict[str, _Heard]] = {}  # node → process → its report
         self._since: dict[str, TallyOfModel] = {}
+        self._gone_s = GONE_S
 
     def hear(self, node_id: str, processes: Mapping[str, Mapping[str, Counts]], now_s: float) -> None:
         """Take in the counters of a node's gateway processes, which grow as long as each process lives.
@@ -73,17 +78,25 @@ class Tally:
         processes: process → model → its counters; now_s: monotonic
         """
         before = self._last.get(node_id, {})
-        silent = {pid: old for pid, old in before.items() if pid not in processes and now_s - old.at_s <= GONE_S}
+        silent = {pid: old for pid, old in before.items() if pid not in processes and now_s - old.at_s <= self._gone_s}
         self._last[node_id] = silent | {pid: _Heard(now_s, counts) for pid, counts in processes.items()}
         for pid, counts in processes.items():
             old = before.get(pid)
-            if old is not None and now_s - old.at_s <= GONE_S:
+            if old is not None and now_s - old.at_s <= self._gone_s:
                 self._add(old.counts, counts)
 
-    def keep(self, nodes: Iterable[str]) -> None:
-        """Forget the gateways of other nodes."""
-        kept = set(nodes)
-        self._last = {node: processes for node, processes in self._last.items() if node in kept}
+    def keep(self, nodes: Iterable[str], now_s: float, every_s: float) -> None:
+        """Forget the gateways of other nodes, and what was reported long ago.
+
+        now_s: monotonic; every_s: between two reports of a node
+        """
+        self._gone_s = max(GONE_S, LATE * every_s)
+        kept, stale_s = set(nodes), max(STALE_S, self._gone_s)
+        self._last = {
+            node: {pid: heard for pid, heard in processes.items() if now_s - heard.at_s <= stale_s}
+            for node, processes in self._last.items()
+            if node in kept
+        }
 
     def take(self, model: str) -> TallyOfModel:
         """Return what happened at a model since the last call."""

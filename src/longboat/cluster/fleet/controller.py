@@ -94,8 +94,8 @@ class FleetController:
 
     async def announce(self, announcement: Announcement) -> Verdict:
         """Take in a supervisor's announcement of its gang."""
-        self._rollouts.hear(announcement)
-        verdict = self._fleet.hear(announcement, self._counts)
+        self._rollouts.hear(announcement, time.monotonic())
+        verdict = self._fleet.hear(announcement)
         return dataclasses.replace(verdict, adapters=wanted_adapters(self._document, announcement.state.model))
 
     async def report(self) -> FleetReport:

@@ -17,6 +17,7 @@ from longboat.cluster.fleet.placing import Placing
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.fleet.unplaced import end_actors, unplaced_actors
 from longboat.cluster.host.cluster_token import cluster_token
+from longboat.cluster.members.relay_book import order_every_s
 from longboat.cluster.protocol.messages import NodeReport
 from longboat.core.errors import ClusterError
 from longboat.core.scaling import ReplicaSpeed, ScaledModel
@@ -83,7 +84,8 @@ class CountLoop:
     def take_nodes(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Take over the nodes that are alive, as Ray lists them."""
         self.nodes = tuple(entries)
-        self.keeper.tally.keep({entry["NodeID"] for entry in entries})
+        names = {entry["NodeID"] for entry in entries}
+        self.keeper.tally.keep(names, time.monotonic(), order_every_s(len(names)))
 
     def hear(self, node_id: str, report: NodeReport) -> None:
         """Take in what a node counted for each model."""

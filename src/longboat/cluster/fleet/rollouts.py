@@ -15,10 +15,13 @@ from typing import Any
 from longboat.cluster.protocol.messages import Announcement
 from longboat.core.states import Phase, ReplicaState
 
-__all__ = ("FAILURES", "Rollout", "Rollouts", "Step", "StepKind", "read_rollouts")
+__all__ = ("FAILURES", "SERVED_S", "Rollout", "Rollouts", "Step", "StepKind", "read_rollouts")
 
 FAILURES = 3
 """An update is rolled back after this number of replicas did not start."""
+
+SERVED_S = 60.0
+"""A replica that was ready for this long did start: the update is not to blame for what ended it later."""
 
 PLACE_S = 30.0
 """A replica without a place after this time gets the place of an old one."""
@@ -60,11 +63,16 @@ class Rollout:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one update. failed: replica → why; placed_s: when a new replica last had, or got, a place"""
+    """What was seen of one update.
+
+    ready_s: new replica → since when it was ready; failed: replica → why
+    placed_s: when a new replica last had, or got, a place
+    """
 
     since_s: float
     placed_s: float
     num_ready: int = 0
+    ready_s: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,13 +89,15 @@ class Rollouts:
         names = [(r.model, r.digest) for r in self._rollouts]
         self._seen = {name: self._seen.get(name) or _Seen(now_s, now_s) for name in names}
 
-    def hear(self, announcement: Announcement) -> None:
+    def hear(self, announcement: Announcement, now_s: float) -> None:
         """Take in what a supervisor says."""
         state = announcement.state
         seen = self._seen.get((state.model, state.digest))
         if seen is None:
             return
-        if state.phase is Phase.FAILED:
+        if state.phase is Phase.READY:
+            seen.ready_s.setdefault(state.replica, now_s)
+        elif state.phase is Phase.FAILED and now_s - seen.ready_s.get(state.replica, now_s) < SERVED_S:
             seen.failed[state.replica] = _why(announcement)
 
     def steps(
@@ -116,6 +126,8 @@ class Rollouts:
             return step(StepKind.DONE)
         waited_s = now_s - seen.since_s
         if waited_s > rollout.ready_s and num_ready < rollout.replicas:
+            if num_ready and all(_is_over(s) or (s.digest == rollout.digest and s.phase is Phase.READY) for s in mine):
+                return step(StepKind.DONE)  # nothing is left to exchange, and the missing ones have no place
             return step(StepKind.TAKE_BACK, f"no further replica was ready within {rollout.ready_s:.0f} s")
         return step(StepKind.ONE_BY_ONE) if rollout.surge and _lacks_room(seen, rollout, mine, now_s) else None
 

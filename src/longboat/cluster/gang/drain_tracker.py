@@ -38,20 +38,24 @@ class Leaving:
     def __init__(self) -> None:
         self._began_s: dict[str, float] = {}
         self._moved_s: dict[str, float] = {}
+        self.looked_s = 0.0
+        self._heirs: set[tuple[str, str, str]] = set()  # revisions of which a ready replica resumes responses
 
     def look(
         self, states: Iterable[ReplicaState], rules: Callable[[ReplicaState], LeaveRules], now_s: float
     ) -> dict[str, Stay]:
         """Return draining replica → how it stays. states: all replicas of the fleet; rules: of one of them."""
-        states = tuple(states)
+        self.looked_s, states = now_s, tuple(states)
         leaving = {state.replica: state for state in states if state.phase is Phase.DRAINING}
+        self._heirs = {_revision(state) for state in states if state.phase is Phase.READY and _resumes(state)}
         self._began_s = {replica: self._began_s.get(replica, now_s) for replica in leaving}
         self._moved_s = {replica: at_s for replica, at_s in self._moved_s.items() if replica in leaving}
-        return {replica: self._stay(state, states, rules(state), now_s) for replica, state in leaving.items()}
+        return {replica: self.stay(state, rules(state), now_s) for replica, state in leaving.items()}
 
-    def _stay(self, state: ReplicaState, states: Iterable[ReplicaState], rules: LeaveRules, now_s: float) -> Stay:
-        waited_s = now_s - self._began_s[state.replica]
-        if not _can_move(state, states):
+    def stay(self, state: ReplicaState, rules: LeaveRules, now_s: float) -> Stay:
+        """Return how a draining replica stays, by the other replicas of the last look."""
+        waited_s = now_s - self._began_s.setdefault(state.replica, now_s)
+        if not _resumes(state) or _revision(state) not in self._heirs:
             self._moved_s.pop(state.replica, None)
             return Stay(patience_s=max(0.0, rules.limit_s - waited_s), moving=False)
         if waited_s < rules.drain_s:
@@ -60,13 +64,10 @@ class Leaving:
         return Stay(patience_s=max(0.0, moved_s + MOVE_S - now_s), moving=True)
 
 
-def _can_move(state: ReplicaState, states: Iterable[ReplicaState]) -> bool:
-    if state.resume is ResumeLevel.NONE:
-        return False
-    return any(
-        other.phase is Phase.READY
-        and other.resume is not ResumeLevel.NONE
-        and (other.model, other.revision, other.revision or other.digest)
-        == (state.model, state.revision, state.revision or state.digest)
-        for other in states
-    )
+def _resumes(state: ReplicaState) -> bool:
+    return state.resume is not ResumeLevel.NONE
+
+
+def _revision(state: ReplicaState) -> tuple[str, str, str]:
+    """Return what two replicas have in common of which one resumes the other's responses."""
+    return state.model, state.revision, state.revision or state.digest

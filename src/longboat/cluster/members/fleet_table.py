@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from longboat.clock import WALL
-from longboat.cluster.gang.drain_tracker import LeaveRules, Leaving, Stay
+from longboat.cluster.gang.drain_tracker import LeaveRules, Leaving
 from longboat.cluster.members.drains import Drains, read_drains
 from longboat.cluster.members.membership import Membership, RelayView
 from longboat.cluster.members.relay_book import QUIET_EVERY_S, RelayBook, announce_every_s
@@ -49,7 +49,6 @@ class FleetTable:
         self._values: Mapping[str, Any] = {}  # the controller's
         self._drains = Drains()
         self._leaving = Leaving()
-        self._stays: Mapping[str, Stay] = {}
         self._relay_view = RelayView()
         self._made: tuple[tuple[float, ...], EndpointTable] | None = None  # what the newest table was made for
         self._states: tuple[tuple[float, ...], tuple[ReplicaState, ...]] | None = None
@@ -65,7 +64,7 @@ class FleetTable:
         self._made = None
         self._on_change()
 
-    def hear(self, announcement: Announcement, numbers: Numbers) -> Verdict:
+    def hear(self, announcement: Announcement) -> Verdict:
         """Take in a supervisor's announcement of its gang."""
         before, again_s = self.members.num_changes, self._again_s(announcement)
         announcement = dataclasses.replace(announcement, every_s=max(announcement.every_s, again_s))
@@ -73,7 +72,7 @@ class FleetTable:
         verdict = self.members.hear(announcement, self._clock.monotonic_s())
         if self.members.num_changes != before:
             self.change()
-        return self._with_leave(dataclasses.replace(verdict, again_s=again_s), announcement.state, numbers)
+        return self._with_leave(dataclasses.replace(verdict, again_s=again_s), announcement.state)
 
     def hear_relay(self, node_id: str, report: NodeReport) -> None:
         """Take in what a node says of its relay, and what its relay found."""
@@ -114,8 +113,8 @@ class FleetTable:
 
     def _make(self, numbers: Numbers, now_s: float) -> EndpointTable:
         self.members.expire(now_s)
-        self._stays = self._leaving.look(self.states(), self._leave_rules, now_s)
-        moving = [replica for replica, stay in self._stays.items() if stay.moving]
+        stays = self._leaving.look(self.states(), self._leave_rules, now_s)
+        moving = [replica for replica, stay in stays.items() if stay.moving]
         by_node = self.relays.by_node(len(self.members))
         self._relay_view = RelayView(by_node=by_node, keys=self.relays.keys(), unwell=self.relays.unwell())
         models = tuple(self._values.get("models", ()))
@@ -129,11 +128,13 @@ class FleetTable:
         rules = LeaveRules(drain_s=told["drain_s"], limit_s=told["limit_s"]) if told else LeaveRules()
         return dataclasses.replace(rules, drain_s=0.0) if self._drains.moves_at_once(state) else rules
 
-    def _with_leave(self, verdict: Verdict, state: ReplicaState, numbers: Numbers) -> Verdict:
+    def _with_leave(self, verdict: Verdict, state: ReplicaState) -> Verdict:
         if state.phase is Phase.DRAINING:
-            self.table(numbers)  # says how long it may stay
-            stay = self._stays.get(state.replica)
-            return dataclasses.replace(verdict, patience_s=stay.patience_s if stay else None)
+            now_s = self._clock.monotonic_s()
+            if now_s - self._leaving.looked_s > TABLE_AGE_S:  # not at each announcement: many may leave at once
+                self._leaving.look(self.states(), self._leave_rules, now_s)
+            stay = self._leaving.stay(state, self._leave_rules(state), now_s)
+            return dataclasses.replace(verdict, patience_s=stay.patience_s)
         return dataclasses.replace(verdict, leave=self._drains.leaves(state, self._others(state)))
 
     def _others(self, state: ReplicaState) -> list[ReplicaState]:

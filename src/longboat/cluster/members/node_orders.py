@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -80,7 +81,8 @@ class NodeOrders:
         gateway = last.gateway if last else GatewayReport(
             node_id=node_id, address="", hostname="", url="", pid=None, table_version=0
         )  # fmt: skip
-        self.reports[node_id] = NodeReport(
+        self.reports[node_id] = dataclasses.replace(
+            last or NodeReport(gateway=gateway),
             gateway=GatewayReport(
                 node_id=node_id,
                 address=gateway.address,
@@ -90,7 +92,7 @@ class NodeOrders:
                 table_version=gateway.table_version,
                 policy_digest=gateway.policy_digest,
                 problem=f"node does not answer ({type(error).__name__})",
-            )
+            ),
         )
 
     def leave(self, node_id: str) -> None:

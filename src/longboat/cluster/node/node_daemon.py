@@ -84,7 +84,7 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
     async def _share(self, order: NodeOrder) -> WeightsReport | None:
         """Take this node's place in the swarm of weights; a node that cannot share still serves."""
         try:
-            return await self._weights.follow(order.weights)
+            return await self._weights.report(order.weights)
         except (LongboatError, OSError) as error:
             log.warning("this node cannot share weights: %s", error)
             return None
@@ -119,7 +119,7 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
             for task in self._warming.values():
                 task.cancel()
             self._relay.close()
-            await self._weights.stop()
+            await self._weights.end()
             await self._gateway.stop()
             await asyncio.to_thread(_stop_zygotes, self._run)
 

@@ -23,6 +23,8 @@ from longboat.weights.swarm.swarm_member import SwarmMember
 __all__ = ("WeightsMember",)
 
 LOOK_EVERY_S = 5.0
+WAIT_S = 2.0
+"""A home folder that hangs, on a network for instance, holds up the node's other orders for no longer than this."""
 
 
 class WeightsMember:
@@ -41,7 +43,19 @@ class WeightsMember:
         self._known: tuple[str, ...] = ()  # sources of whole models, as they were looked up last
         self._looked_at_s = -LOOK_EVERY_S
         self._prewarm = Prewarm(self._hold)
+        self._following: asyncio.Task[WeightsReport | None] | None = None
+        self._report: WeightsReport | None = None
         remove_order(run)  # of a daemon before this one: its trackers may be gone
+
+    async def report(self, order: WeightsOrder | None) -> WeightsReport | None:
+        """Do what ``follow`` does; where that takes long, it goes on beside, and the last report counts meanwhile."""
+        if self._following is None:
+            self._following = asyncio.create_task(self.follow(order))
+        done, _ = await asyncio.wait({self._following}, timeout=WAIT_S)
+        if done:
+            following, self._following, self._report = self._following, None, None
+            self._report = following.result()
+        return self._report
 
     async def follow(self, order: WeightsOrder | None) -> WeightsReport | None:
         """Do what the controller wants, and report this node's place and its whole models. None: it has no place."""
@@ -55,6 +69,12 @@ class WeightsMember:
         if order.trackers:
             self._prewarm.want(order.sources if self._is_warmed(spec) else (), time.monotonic())
         return WeightsReport(member=member, sources=await asyncio.to_thread(self._sources))
+
+    async def end(self) -> None:
+        """Stop with the daemon, for which a home folder that hangs is not waited for."""
+        if self._following is not None:
+            self._following.cancel()
+        await asyncio.wait({asyncio.create_task(self.stop())}, timeout=WAIT_S)
 
     async def stop(self) -> None:
         """Leave the swarm, and fetch nothing before it is needed."""

@@ -42,13 +42,15 @@ class WeightsOrders:
         values = document.get("weights") or {}
         if not values.get("sources"):
             return None
-        alive = [report.weights.member for report in reports.values() if report.weights is not None]
+        alive = dict.fromkeys(report.weights.member for report in reports.values() if report.weights is not None)
         kept = [at for at in self._trackers if at in alive]
-        self._trackers = [*kept, *(at for at in alive if at not in kept)]
+        if len(kept) < MAX_TRACKERS:
+            kept = list(dict.fromkeys([*kept, *alive]))[:MAX_TRACKERS]
+        self._trackers = kept
         return WeightsOrder(
             spec=values["spec"],
             sources=tuple(values["sources"]),
-            trackers=tuple(self._trackers[:MAX_TRACKERS]),
+            trackers=tuple(self._trackers),
             token=self._token,
         )
 
