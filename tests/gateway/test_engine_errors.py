@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 from fake_upstream import Script, Seen, chunk
-from gateway_lab import settled
+from gateway_lab import endpoint, post_bytes, settled, table
+
+from longboat.core.policy import Policy, ResumePolicy
 
 ABSENT = ('{"detail":"Not Found"}', '{"error":{"message":"Not Found","type":"NotFoundError","param":null,"code":404}}')
 
@@ -91,3 +94,30 @@ async def test_other_errors_are_passed_on(
     client = await connect(await make_gateway(await make_upstream(answering(status, body))))
     response = await client.post({"model": "tiny"})
     assert (response.status, response.body.decode()) == (status, body)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (400, '{"error":{"message":"top_p must be at most 1","code":400}}', "top_p must be at most 1"),
+        (429, '{"detail":"busy"}', "busy"),
+        (500, "<html>", "The engine answered 500"),
+        (200, '{"choices":[]}', "The engine answered 200 where a stream was expected"),
+    ],
+)
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_error_for_a_stream_that_waited_is_told_once(
+    chunked: bool, status: int, body: str, message: str, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    upstream = await make_upstream(answering(status, body, chunked=chunked))
+    gateway = await make_gateway(policy=Policy(resume=ResumePolicy(comment_s=0.2)))
+    client = await connect(gateway)
+    client.send(post_bytes({"model": "tiny", "messages": [], "stream": True}))
+    head = await asyncio.wait_for(client.reader.readuntil(b": waiting"), 20)
+    assert head.startswith(b"HTTP/1.1 200")
+    gateway.state.offer_table("e", table(endpoint(upstream), version=2))
+    rest = await asyncio.wait_for(client.reader.readuntil(b"0\r\n\r\n"), 20)
+    assert message.encode() in rest
+    assert b"engine_refused" in rest
+    assert len(upstream.seen) == (3 if status == 500 else 1), "of 500 and above, other tries may help"
+    assert {upstream.outstanding for upstream in settled(gateway).table.upstreams()} == {0}

@@ -27,6 +27,7 @@ from longboat.gateway.exchange.life import (
     RELAY,
     START,
     STREAM,
+    TELL,
     TICK,
     TURN,
     Action,
@@ -258,13 +259,29 @@ def test_error_of_an_engine_is_the_answer_after_three() -> None:
     assert walk.go(Head(500, fits=True)) is RELAY
 
 
+@pytest.mark.parametrize("status", [200, 400, 429])
+def test_error_behind_the_head_of_a_stream_is_told_and_asked_for_once(status: int) -> None:
+    walk = Walk()
+    assert walk.asked().go(Head(status, fits=False)) is TELL
+    refused = walk.go(Failed(error_responses.internal()))
+    assert isinstance(refused, Refuse)
+
+
+def test_third_error_of_an_engine_behind_the_head_of_a_stream_is_told() -> None:
+    walk = Walk()
+    walk.asked()
+    for _ in range(2):
+        assert isinstance(walk.go(Head(500, fits=False)), Leave)
+        walk.lost("error")
+    assert walk.go(Head(500, fits=False)) is TELL
+
+
 @pytest.mark.parametrize("status", [200, 400, 404])
 def test_answer_that_is_no_error_of_the_engine_is_passed_on(status: int) -> None:
     assert Walk().asked().go(Head(status, fits=True)) is RELAY
 
 
 def test_answer_that_cannot_follow_what_the_client_has_is_left() -> None:
-    assert isinstance(Walk().asked().go(Head(200, fits=False)), Leave)
     walk = Walk()
     walk.streaming().broken_off()
     walk.go(TURN)

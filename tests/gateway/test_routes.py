@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from gateway_lab import config, endpoint, table
 
+from longboat.gateway.http import error_responses
 from longboat.gateway.process.server import Gateway
 
 CHAT = "/v1/chat/completions"
@@ -32,6 +35,21 @@ async def test_unknown_model_names_the_known_ones_nearest_first(make_gateway: An
     error = response.json()["error"]
     assert (response.status, error["param"], error["code"]) == (404, "model", "model_not_found")
     assert error["message"].index("llama-8b") < min(error["message"].index(m) for m in ("zebra", "qwen-0.6b"))
+
+
+def test_a_long_unknown_name_among_many_is_compared_in_full_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    class Counting(difflib.SequenceMatcher[str]):
+        def set_seq1(self, a: Sequence[str]) -> None:
+            compared.append(str(a))
+            super().set_seq1(a)
+
+    monkeypatch.setattr(difflib, "SequenceMatcher", Counting)
+    names = [f"organisation/model-{number}-instruct-of-some-length" for number in range(500)]
+    refusal = error_responses.unknown_model("organisation/modle-77-instruct-of-some-length" + "x" * 200, names)
+    assert "Served: organisation/model-77-instruct-of-some-length" in refusal.message
+    assert len(set(compared)) <= 20
 
 
 async def test_known_model_without_ready_endpoint_is_a_503_with_retry_after(make_gateway: Any, connect: Any) -> None:

@@ -26,7 +26,7 @@ __all__ = ("HeadPlan", "KnownHead", "KnownHeads", "plan_head", "tenant_of")
 
 _RESPONSE_PATH: Final = b"/v1/responses/"
 _TOKENIZER_PATH: Final = b"/tokenizer_info"
-_MAX_UPSTREAMS: Final = 1024
+_MAX_HELD_BYTES: Final = 1 << 15  # of heads of engines' requests, for each known head
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 8192
 _OF_ONE_REQUEST: Final = frozenset(
@@ -52,8 +52,8 @@ class HeadPlan:  # size: a plain record of what a head decides
     """What a request's head decides under one policy, for all requests that have this head."""
 
     __slots__ = (
-        "_heads", "_lines", "allowed_fields", "api", "keyed", "live", "max_context_tokens", "media", "method", "models",
-        "path", "path_text", "response_id", "routes", "salt", "sticky", "tasks", "tenant", "until_s",
+        "_heads", "_held", "_lines", "allowed_fields", "api", "keyed", "live", "max_context_tokens", "media", "method",
+        "models", "path", "path_text", "response_id", "routes", "salt", "sticky", "tasks", "tenant", "until_s",
     )  # fmt: skip
 
     def __init__(
@@ -79,14 +79,18 @@ class HeadPlan:  # size: a plain record of what a head decides
         self.allowed_fields = tenant.allow_fields
         self._lines = request.forwarded
         self._heads: dict[Upstream, bytes] = {}
+        self._held = 0  # bytes of these
 
     def head_for(self, upstream: Upstream) -> bytes:
         """Return the head of the engine's request, up to the lines that each request has its own of."""
         head = self._heads.get(upstream)
         if head is None:
-            if len(self._heads) >= _MAX_UPSTREAMS:
+            head = upstream.request_start(self.method, self.path, self._lines)
+            self._held += len(head)
+            if self._held > _MAX_HELD_BYTES:
                 self._heads.clear()
-            head = self._heads[upstream] = upstream.request_start(self.method, self.path, self._lines)
+                self._held = len(head)
+            self._heads[upstream] = head
         return head
 
 

@@ -11,7 +11,7 @@ from longboat.gateway.http.responses import Refusal
 if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
 
-__all__ = ("engine_refusal",)
+__all__ = ("engine_refusal", "late_refusal")
 
 _LACKING = frozenset(("not found", "method not allowed", "file not found"))
 """How the servers of engines report a path that they do not have; a missing model or response reads otherwise."""
@@ -29,6 +29,12 @@ def engine_refusal(call: Call, status: int, body: bytes) -> Refusal | None:
     if status in (404, 405) and _message(body).strip(". ").lower() in _LACKING:
         return _not_offered(call)
     return None
+
+
+def late_refusal(status: int, body: bytes) -> Refusal:
+    """Return what a client whose stream has begun gets of an answer other than a stream, such as an engine's error."""
+    message = _message(body) or f"The engine answered {status} where a stream was expected."
+    return Refusal(status=status if status >= 400 else 502, message=message, code="engine_refused")
 
 
 def _message(body: bytes) -> str:

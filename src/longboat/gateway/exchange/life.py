@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = (
     "ASK_TURN", "CLIENT_GONE", "COMPLETE", "CONTENT", "FINISH", "GRANTED", "JUDGE", "LEFT", "MOVE", "NOTHING",
-    "NO_PAST", "OFFER", "OVERFLOW", "PREEMPTED", "RELAY", "START", "STAY", "STREAM", "TICK", "TURN", "Action", "Ended",
-    "Engine", "Event", "Failed", "FallBack", "Has", "Head", "Judged", "Leave", "Life", "Lost", "NoRoom", "Park",
-    "Past", "Pause", "Phase", "Refuse", "Send", "Sign", "Sleep", "Terms", "View", "begin",
+    "NO_PAST", "OFFER", "OVERFLOW", "PREEMPTED", "RELAY", "START", "STAY", "STREAM", "TELL", "TICK", "TURN", "Action",
+    "Ended", "Engine", "Event", "Failed", "FallBack", "Has", "Head", "Judged", "Leave", "Life", "Lost", "NoRoom",
+    "Park", "Past", "Pause", "Phase", "Refuse", "Send", "Sign", "Sleep", "Terms", "View", "begin",
 )  # fmt: skip
 
 
@@ -281,6 +281,7 @@ class Ended(Action):
 NOTHING: Final = Action("nothing")
 OFFER: Final = Action("offer")  # ask the model's pool for a slot
 RELAY: Final = Action("relay")  # give the client what the engine answers
+TELL: Final = Action("tell")  # read the engine's error, and tell it in the stream that the client has
 STREAM: Final = Action("stream")  # nothing is left to do but to pass the answer on
 JUDGE: Final = Action("judge", "its engine was lost in its first steps")  # find out whether that engine died
 OVERFLOW: Final = Action("overflow")  # find out whether the model for overflow has room

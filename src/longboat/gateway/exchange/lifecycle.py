@@ -111,7 +111,7 @@ def _after(request: Life, action: Action, view: View, now_s: float) -> Life:
     """Return the life once the action is carried out."""
     if action is life.NOTHING or action is life.RELAY or action is life.STREAM or isinstance(action, life.Leave):
         return request
-    if action is life.OVERFLOW:
+    if action is life.OVERFLOW or action is life.TELL:
         return request
     phase, past, has_slot = _ENDED, request.past, request.has_slot
     if isinstance(action, life.Send):
@@ -174,11 +174,7 @@ def answered(request: Life, event: Event, view: View) -> Action | None:
     is_error = event.status >= 500 and request.past.num_errors < MAX_ERROR_ANSWERS
     if is_error and view.policy.enabled and request.terms.may_move:
         return life.Leave("error", f"it answered {event.status}")
-    return (
-        life.RELAY
-        if event.fits
-        else life.Leave("error", f"it answered {event.status} after the head of a stream was sent")
-    )
+    return life.RELAY if event.fits else life.TELL  # the client has the head of a stream already
 
 
 def deadline(request: Life, now_s: float) -> Action | None:

@@ -8,8 +8,20 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from longboat.gateway.exchange.engine_errors import engine_refusal
-from longboat.gateway.exchange.life import COMPLETE, CONTENT, RELAY, Action, Event, Failed, Head, Judged, Leave, Lost
+from longboat.gateway.exchange.engine_errors import engine_refusal, late_refusal
+from longboat.gateway.exchange.life import (
+    COMPLETE,
+    CONTENT,
+    RELAY,
+    TELL,
+    Action,
+    Event,
+    Failed,
+    Head,
+    Judged,
+    Leave,
+    Lost,
+)
 from longboat.gateway.external.outside import retry_after_s
 from longboat.gateway.http.response_head import ResponseHead, parse_response_head
 from longboat.gateway.resume.continuation.parts import ContinuationError
@@ -19,6 +31,7 @@ if TYPE_CHECKING:
     from longboat.gateway.exchange.answer_relay import AnswerRelay
     from longboat.gateway.exchange.resume_session import ResumeSession
     from longboat.gateway.http.response_framing import Relay
+    from longboat.gateway.http.responses import Refusal
     from longboat.gateway.resume.resume_state import ResumeState
     from longboat.gateway.resume.unstreamed_journal import WholeJournal
     from longboat.gateway.upstreams.connection import EngineConnection
@@ -35,6 +48,10 @@ _ACCOUNT_ERRORS: Final = frozenset((401, 402, 403, 408))
 
 _NOT_THE_CLIENTS: Final = frozenset((401, 403, 404, 405))
 """Statuses of engines that may not be meant for the client."""
+
+
+_MAX_ERROR_BYTES: Final = 1 << 16
+"""So much of an error is read where it becomes an event of a stream."""
 
 
 class Host:
@@ -86,7 +103,7 @@ class Place:
 class Reading:
     """The sink of one engine's answer (``upstreams.connection.ResponseSink``)."""
 
-    __slots__ = ("_answer", "_host", "_is_left", "_session", "_upstream", "_visit")
+    __slots__ = ("_answer", "_error", "_error_status", "_host", "_is_left", "_session", "_upstream", "_visit")
 
     def __init__(self, visit: Place, host: Host) -> None:
         self._visit = visit
@@ -95,6 +112,8 @@ class Reading:
         self._session = visit.session
         self._upstream = visit.upstream
         self._is_left = False  # what still comes is not looked at
+        self._error = b""  # what came of an error that becomes an event of a stream
+        self._error_status = 0  # of it; 0: there is none
 
     # what the connection calls
 
@@ -119,6 +138,8 @@ class Reading:
         if action is not RELAY:
             if isinstance(action, Leave):
                 self._leave_soon(action)
+            elif action is TELL:
+                self._error_status = status
             return
         if status < 500 and not self._upstream.breaker.closed:
             self._upstream.breaker.succeeded()
@@ -148,6 +169,9 @@ class Reading:
         if self._is_left:
             if last:
                 self._visit.connection = None  # it is free: another request may have it before this one leaves
+            return
+        if self._error_status:
+            self._tell(body, last=last)
             return
         answer, session, connection = self._answer, self._session, self._visit.connection
         if session.journal is not None and session.journal.told:
@@ -219,12 +243,21 @@ class Reading:
     def _is_refused(self, body: bytes, *, last: bool) -> bool:
         """Refuse the request where the engine's error is not meant for the client."""
         refusal = engine_refusal(self._answer.call, self._answer.status, body)
-        if refusal is None:
-            return False
+        if refusal is not None:
+            self._refuse(refusal, last=last)
+        return refusal is not None
+
+    def _tell(self, body: bytes, *, last: bool) -> None:
+        """Refuse the request with the engine's error, whose head came behind that of a stream."""
+        self._error += body[:_MAX_ERROR_BYTES]
+        if last or len(self._error) >= _MAX_ERROR_BYTES:
+            call, status = self._answer.call, self._error_status
+            self._refuse(engine_refusal(call, status, self._error) or late_refusal(status, self._error), last=last)
+
+    def _refuse(self, refusal: Refusal, *, last: bool) -> None:
         if last:
             self._visit.connection = None  # it is free: it may carry another response by now
         self._host.step(Failed(refusal, "engine_error" if refusal.status >= 500 else "client_error"))
-        return True
 
     def _pass_on(self, relay: Relay, body: bytes, *, last: bool) -> None:
         answer, session = self._answer, self._session

@@ -56,6 +56,8 @@ __all__ = (
 
 _MAX_NAMES = 20
 _MAX_NAME_CHARS = 100
+_MAX_COMPARED = 16
+_MAX_COMPARED_CHARS = 64
 
 
 def bad_http(detail: str) -> Refusal:
@@ -316,13 +318,28 @@ def none_came(model: str, failure: str, *, rest: bool) -> Refusal:
 
 
 def _nearest(name: str, models: Sequence[str]) -> list[str]:
+    """Return the models, the likeliest first: the few that share most pairs of characters are compared in full.
+
+    It runs on the event loop: comparing 500 long names in full took 0.2 s.
+    """
+    name = name[:_MAX_COMPARED_CHARS]
+    pairs = _pairs(name)
     near = difflib.SequenceMatcher(b=name)
 
+    def shared(model: str) -> float:
+        others = _pairs(model[:_MAX_COMPARED_CHARS])
+        return len(pairs & others) / (len(pairs) + len(others) + 1)
+
     def likeness(model: str) -> float:
-        near.set_seq1(model[:_MAX_NAME_CHARS])
+        near.set_seq1(model[:_MAX_COMPARED_CHARS])
         return near.ratio()
 
-    return sorted(models[:500], key=likeness, reverse=True)
+    found = sorted(models[:500], key=shared, reverse=True)
+    return [*sorted(found[:_MAX_COMPARED], key=likeness, reverse=True), *found[_MAX_COMPARED:]]
+
+
+def _pairs(name: str) -> set[str]:
+    return {name[at : at + 2] for at in range(len(name) - 1)}
 
 
 def _listed(models: Sequence[str]) -> str:
