@@ -52,7 +52,7 @@ async def _serve(args: argparse.Namespace, rest: Sequence[str]) -> int:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, "")).application()
+    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, ""), ended.set).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=_KEEP_ALIVE_S)
     await runner.setup()
     await web.TCPSite(runner, args.host, args.port, shutdown_timeout=_SHUTDOWN_S).start()
