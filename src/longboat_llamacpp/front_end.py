@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -49,11 +50,14 @@ ABILITIES = {
 class FrontEnd:
     """The front end of one llama.cpp server at ``url``."""
 
-    def __init__(self, url: str, inner_key: str, key: str) -> None:
+    def __init__(self, url: str, inner_key: str, key: str, give_up: Callable[[], object]) -> None:
+        """give_up: called when llama.cpp, which took connections before, refuses one"""
         self._url = url
+        self._give_up = give_up
         self._inner = {"authorization": f"Bearer {inner_key}"}
         self._key = hashlib.sha256(key.encode()).digest() if key else None
         self._session: aiohttp.ClientSession | None = None
+        self._is_reached = False  # llama.cpp took a connection
 
     def application(self) -> web.Application:
         """Return the application; requests of clients that went away are cancelled."""
@@ -85,6 +89,8 @@ class FrontEnd:
         try:
             return await self._relay(request, terms)
         except aiohttp.ClientError as error:
+            if self._is_reached and isinstance(error, aiohttp.ClientConnectorError):
+                self._give_up()  # it was asked to end, and waits for its responses, which do not go on
             if request.transport is not None:
                 request.transport.abort()  # a response that had begun must not look whole
             raise web.HTTPBadGateway(text=f"llama.cpp is gone: {error}") from error
@@ -102,6 +108,7 @@ class FrontEnd:
         headers = {**self._inner, "content-type": kind}
         asked = self._session.request(request.method, self._url + request.path, data=terms.body, headers=headers)
         async with asked as answer:
+            self._is_reached = True
             is_stream = answer.headers.get("content-type", "").startswith("text/event-stream")
             response = web.StreamResponse(status=answer.status)
             for name in ("content-type", "content-length", "content-encoding", "retry-after"):

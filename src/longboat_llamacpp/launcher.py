@@ -21,6 +21,7 @@ __all__ = ("main",)
 KEY_VARIABLE = "LONGBOAT_ENGINE_API_KEY"
 _KEEP_ALIVE_S = 3600.0
 _SHUTDOWN_S = 1.0
+_CRASH_S = 0.1  # until a crash of the server is known here, which shows first by a connection that it refuses
 
 
 def main() -> None:
@@ -52,7 +53,7 @@ async def _serve(args: argparse.Namespace, rest: Sequence[str]) -> int:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, "")).application()
+    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, ""), ended.set).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=_KEEP_ALIVE_S)
     await runner.setup()
     await web.TCPSite(runner, args.host, args.port, shutdown_timeout=_SHUTDOWN_S).start()
@@ -87,6 +88,7 @@ async def _until_end(inner: Inner, ended: asyncio.Event) -> int:
         os._exit(0)  # the wheel's server would wait for its running requests
     waits = [asyncio.ensure_future(inner.process.wait()), asyncio.ensure_future(ended.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(waits[:1], timeout=_CRASH_S)
     if inner.process.returncode is None:
         inner.process.kill()
         os._exit(0)

@@ -26,6 +26,7 @@ class EngineMiddleware(ResumeMiddleware):
     """The middleware between SGLang's server and its routes."""
 
     takes_media = False  # never proved
+    tells_apart = False
 
     def __init__(self, app: Any) -> None:
         super().__init__(app, state=STATE, steps=STEPS)

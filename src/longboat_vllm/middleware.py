@@ -53,6 +53,7 @@ class ResumeMiddleware:
     """The middleware between vLLM's server and its routes; one per API server."""
 
     takes_media: ClassVar[bool] = True  # whether streams about images and sounds are continued exactly
+    tells_apart: ClassVar[bool] = True  # whether carried tokens come before, and never with, those that follow
 
     def __init__(
         self,
@@ -131,7 +132,8 @@ class ResumeMiddleware:
         token = CURRENT.set(request)
         try:
             if request.journal:
-                await self._journaled(_JournaledSend(send, JournalLines(request)), scope, receive)
+                is_apart = self.tells_apart and request.mode == "carried"
+                await self._journaled(_JournaledSend(send, JournalLines(request), is_apart=is_apart), scope, receive)
             elif request.whole:
                 await self._journaled(_WholeSend(send, request), scope, receive)
             else:
@@ -198,9 +200,11 @@ class ResumeMiddleware:
 class _JournaledSend:
     """An ASGI ``send`` that weaves token ids into a stream of events, and passes any other response unchanged."""
 
-    def __init__(self, send: Send, lines: JournalLines) -> None:
+    def __init__(self, send: Send, lines: JournalLines, *, is_apart: bool = False) -> None:
+        """is_apart: carried tokens come before, and never with, those that follow"""
         self._send = send
         self._lines = lines
+        self._value = b"apart" if is_apart else b"1"
         self._streams = False
         self._spoke = True
 
@@ -209,7 +213,7 @@ class _JournaledSend:
         if message["type"] == "http.response.start":
             self._streams = _is_event_stream(message)
             if self._streams:
-                message = {**message, "headers": [*message.get("headers", ()), (b"x-longboat-journal", b"1")]}
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-longboat-journal", self._value)]}
         elif self._streams and message["type"] == "http.response.body":
             is_last = not message.get("more_body", False)
             body = self._lines.feed(message.get("body", b""), is_last=is_last)

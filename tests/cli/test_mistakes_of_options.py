@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from longboat.cli.app import app
+from longboat.cli.check.init import ask_host
 from longboat.core.errors import UserInputError
 
 
@@ -22,6 +23,7 @@ from longboat.core.errors import UserInputError
         (("chat", "--max-tokens", "0"), "0 is below 1, the smallest value"),
         (("init", "--users", "0"), "0 is below 1, the smallest value"),
         (("scale", "tiny", "-1"), "-1 is below 0, and this command takes no number below 0"),
+        (("scale", "tiny", "-12"), "-12 is below 0, and this command takes no number below 0"),
     ],
 )
 def test_a_value_that_an_option_does_not_take_is_named_with_its_limit(
@@ -31,6 +33,12 @@ def test_a_value_that_an_option_does_not_take_is_named_with_its_limit(
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+def test_init_asks_again_for_an_address_that_this_machine_lacks() -> None:
+    with CliRunner().isolation(input="192.0.2.1\n127.0.0.1\n") as streams:
+        assert ask_host("") == "127.0.0.1"
+        assert "192.0.2.1 is not an address of" in streams[0].getvalue().decode()
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,18 @@ async def test_who_knows_the_word_hears_of_all_ranks(ranks: list[Rank], pulse: G
         assert [rank.node_rank for rank in heard.beats[-1].ranks] == [0, 1]
 
 
+async def test_the_last_heartbeat_says_how_the_ranks_ended(ranks: list[Rank]) -> None:
+    own = RankBeat(node_rank=0, life=Life.RUNS)
+    pulse = GangPulse.of(plan(ranks), lambda: Beat(ranks=(own,)))
+    assert pulse is not None
+    async with listening(pulse.address, door_word(KEY)) as heard:
+        await until(lambda: heard.beats, "a heartbeat came")
+        own = RankBeat(node_rank=0, life=Life.ENDED, on_request=True)
+        pulse.close()
+        await until(lambda: heard.times_reached > 1, "the connection has ended")
+    assert heard.beats[-1].ranks[0] == own
+
+
 async def test_who_does_not_know_the_word_hears_nothing(pulse: GangPulse) -> None:
     async with listening(pulse.address, door_word("another")) as heard:
         await until(lambda: heard.times_reached >= 2, "it was turned away and came back")

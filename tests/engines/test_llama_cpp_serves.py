@@ -234,3 +234,25 @@ def test_llama_cpp_that_is_stopped_does_not_end_its_answers_as_if_they_were_whol
     assert b"data: " in got
     assert b"[DONE]" not in got
     assert b'"usage"' not in got
+
+
+def test_the_rank_ends_when_its_server_alone_is_asked_to_end_while_requests_wait(tmp_path: Path) -> None:
+    """The server takes no more connections then, and waits for responses that never begin."""
+    if reason := why_no_llama_cpp(over_nodes=True):
+        pytest.skip(reason)
+    body = json.dumps({"model": "tiny", "prompt": "row", "max_tokens": 480, "ignore_eos": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n"
+    with serving(installed(), tmp_path) as rank, contextlib.ExitStack() as open_sockets:
+        (child,) = Path(f"/proc/{rank.process.pid}/task/{rank.process.pid}/children").read_text().split()
+        for _ in range(16):  # four run at once
+            asking = socket.create_connection(("127.0.0.1", int(rank.url.rpartition(":")[2])), 5)
+            open_sockets.enter_context(asking).sendall(f"{head}\r\n".encode() + body)
+        wait_until("some run", lambda: rank.metric("num_running") > 0, 30)
+        os.kill(int(child), signal.SIGTERM)
+
+        def is_over() -> bool:
+            with contextlib.suppress(httpx.HTTPError), rank.client("none") as other:
+                other.get("/metrics")  # as gateways do, once a second
+            return rank.process.poll() is not None
+
+        wait_until("the rank has ended", is_over, 60)

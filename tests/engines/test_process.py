@@ -98,6 +98,19 @@ async def test_terminate_kills_after_its_grace_time(tmp_path: Path, marks: dict[
         assert await ended(rank) == RankExit(signal=signal.SIGKILL)
 
 
+@pytest.mark.parametrize(
+    ("number", "is_request"), [(signal.SIGTERM, True), (signal.SIGKILL, False), (signal.SIGSEGV, False)]
+)
+async def test_rank_says_whether_it_was_asked_to_end(
+    tmp_path: Path, marks: dict[str, str], number: signal.Signals, is_request: bool
+) -> None:
+    async with await start(python("import time; time.sleep(600)"), marks, tmp_path) as rank:
+        assert not rank.ended_on_request
+        os.kill(rank.pid, number)
+        await ended(rank)
+        assert rank.ended_on_request is is_request
+
+
 async def test_commands_to_an_ended_rank_do_nothing(tmp_path: Path, marks: dict[str, str]) -> None:
     rank = await start(python("pass"), marks, tmp_path)
     await ended(rank)

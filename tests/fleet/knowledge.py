@@ -13,8 +13,15 @@ from typing import Any
 from fleet.fleet_lab import FleetLab, wait_until
 from netlab.lab import Host
 
-__all__ = ("Knowledge", "known_after_losses")
+__all__ = ("HOLDERS_FIRST", "Knowledge", "known_after_losses")
 
+HOLDERS_FIRST = "dynamo"
+"""The routing policy of fleets whose gateways are asked what they know: an idle replica gets the prompts that it holds.
+
+With ``cost``, a gateway may send a prompt past its holder: what the cache saves of so small a model is less than one
+host seems slower than the other on a busy machine. Each gateway then sends to another engine, and shows nothing of what
+it knows.
+"""
 KNOWN_DEADLINE_S = 60.0
 """The index is to be right within 10 s; a busy machine takes longer for much else."""
 FOUND_DEADLINE_S = 10.0
@@ -115,6 +122,9 @@ def _chosen(fleet: FleetLab, model: str, number: int) -> dict[str, Any]:
         with urllib.request.urlopen(f"{url}/admin/v1/requests/{request_id}", timeout=10) as answer:
             choice: dict[str, Any] = json.load(answer)["routing"]["choice"]
         if choice["happened"]["cached_tokens"] is not None or time.monotonic() > end_s:
+            print(
+                f"prompt {number} at {choice['replica']}: {choice['expected']}, {choice['happened']}, {choice['why']}"
+            )
             return choice
         time.sleep(0.05)
 
@@ -126,7 +136,10 @@ def _routes(fleet: FleetLab, model: str) -> list[dict[str, Any]]:
 
 
 def known_after_losses(near: FleetLab, far: FleetLab, hosts: Sequence[Host], model: str) -> Knowledge:
-    """See that the far host's gateway knows what engines hold, also after it and the engine beside it were killed."""
+    """See that the far host's gateway knows what engines hold, also after it and the engine beside it were killed.
+
+    The gateways route by ``HOLDERS_FIRST``.
+    """
     far_host = hosts[1]
     at = {_only_rank(replica)["address"]: replica for replica in near.replicas(model)}
     assert set(at) == {host.address for host in hosts}

@@ -11,7 +11,7 @@ import pytest
 
 from engines.sglang_node import SGLANG_PYTHON
 from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
-from fleet.knowledge import known_after_losses
+from fleet.knowledge import HOLDERS_FIRST, known_after_losses
 from netlab.lab import Host, Lab, why_unavailable
 
 pytestmark = [
@@ -40,12 +40,12 @@ class TwoHosts:
     fleet: FleetLab
     far: FleetLab
 
-    def up(self, cpus: float = 1, **models: str) -> None:
+    def up(self, cpus: float = 1, policy: str = "cost", **models: str) -> None:
         """Serve these models, and no others."""
         environment = Path(SGLANG_PYTHON).parent.parent
         lines = [MODEL % (name, environment, cpus, more) for name, more in models.items()]
         path = self.fleet.folder / "fleet.yaml"
-        path.write_text("name: t\nmodels:\n" + "".join(lines))
+        path.write_text(f"name: t\ngateway: {{routing: {{policy: {policy}}}}}\nmodels:\n" + "".join(lines))
         self.fleet.must("up", str(path), "--detach", timeout_s=400)
 
     def kill(self, rank: dict[str, Any]) -> None:
@@ -100,5 +100,5 @@ def test_a_gang_that_lost_a_rank_is_replaced(two: TwoHosts) -> None:
 
 
 def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoHosts) -> None:
-    two.up(cpus=3, twins=SPREAD)
+    two.up(cpus=3, policy=HOLDERS_FIRST, twins=SPREAD)
     known_after_losses(two.fleet, two.far, two.hosts, "twins")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
-from fleet.knowledge import known_after_losses
+from fleet.knowledge import HOLDERS_FIRST, known_after_losses
 from fleet.load import Load
 from netlab.lab import Host, Lab, why_unavailable
 
@@ -57,8 +57,8 @@ class TwoHosts:
     def hosts(self) -> list[Host]:
         return self.lab.hosts
 
-    def up(self, *models: str) -> str:
-        text = "name: t\nmodels:\n" + "".join(models)
+    def up(self, *models: str, policy: str = "cost") -> str:
+        text = f"name: t\ngateway: {{routing: {{policy: {policy}}}}}\nmodels:\n" + "".join(models)
         path = self.fleet.folder / "fleet.yaml"
         path.write_text(text)
         return self.fleet.must("up", str(path), "--detach", timeout_s=400)
@@ -229,7 +229,7 @@ def test_a_cut_link_stops_the_split_gang_and_spares_whole_ones(two: TwoHosts) ->
 
 
 def test_each_hosts_gateway_knows_again_what_engines_hold_after_losses(two: TwoHosts) -> None:
-    two.up(TWINS)
+    two.up(TWINS, policy=HOLDERS_FIRST)
     known = known_after_losses(two.fleet, two.far, two.hosts, "twins")
     known.teach(60)  # half of them to the engine that loses events
     known.learned("lost events")

@@ -182,7 +182,8 @@ async def test_an_endpoint_whose_door_is_no_address_is_served(make_gateway: Any,
 def test_a_beat_comes_out_as_it_went_in() -> None:
     rank = RankBeat(node_rank=3, life=Life.STOPPED, cpu_s=12.5, silent_s=0.25, unreached_s=1.5)
     cut = RankBeat(node_rank=4, life=Life.RUNS, unacked_s=2.5, unacked_by="10.0.0.2")
-    for beat in (Beat(ranks=(rank,), steps=7, num_running=0), Beat(ranks=(rank, cut)), Beat(ranks=())):
+    left = RankBeat(node_rank=5, life=Life.ENDED, on_request=True)
+    for beat in (Beat(ranks=(rank,), steps=7, num_running=0), Beat(ranks=(rank, cut, left)), Beat(ranks=())):
         assert decode_beat(encode_beat(beat)) == beat
 
 

@@ -207,6 +207,20 @@ def test_nothing_is_new_before_every_choice_has_come_to_the_point() -> None:
     assert out.startswith(b"id: 2.2\n")
 
 
+@pytest.mark.parametrize(("told", "is_news"), [((5,), True), ((4,), False), ((), False)])
+def test_event_across_the_point_is_news_where_the_engine_told_the_tokens_before_by_themselves(
+    told: tuple[int, ...], is_news: bool
+) -> None:
+    """It made no event of tokens 4 and 5: their words were held back, for the client too."""
+    rest = ClientRemainder(Point(((5, 0),)), Identity(), told)
+    assert rest.feed(event("3", "x")) == b""
+    if is_news:
+        assert rest.feed(event("7", "y")) == event("7", "y")
+        return
+    with pytest.raises(CrossedError):
+        rest.feed(event("7", "y"))
+
+
 def test_event_across_the_point_is_told_with_what_would_make_it_whole() -> None:
     rest = ClientRemainder(Point(((5, 0),)), Identity())
     rest.feed(event("3", "x"))

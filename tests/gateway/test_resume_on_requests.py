@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
 from fake_upstream import STREAM_HEAD, Seen, chunk, event
-from gateway_lab import EVEN, RawClient, Response, endpoint, eventually, settled, table
+from gateway_lab import API_KEY, EVEN, RawClient, Response, endpoint, eventually, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
 from longboat.gateway.process.server import Gateway
 from longboat.gateway.records.recent import timeline
+from longboat.heartbeat.line_server import door_socket
+from longboat.heartbeat.server import BeatDoor
+from longboat.heartbeat.wire import door_word
+from longboat.routing.health.liveness import Beat, Life, RankBeat
 
 UNSEEDED = Policy(resume=ResumePolicy(seeds=False))
 """The fake engine's answer is then the same each time."""
@@ -351,6 +356,33 @@ async def test_poison_is_refused_after_two_deaths(mortals: Callable[..., Engine]
     assert again.code == "poison_request"
     assert sum(engine.process is not None and engine.process.poll() is not None for engine in engines) == 2
     assert (await posted(gateway, {**CHAT, "max_tokens": 5, "stream": False})).status == 200
+
+
+async def test_request_is_not_blamed_for_engines_that_were_asked_to_end(
+    mortals: Callable[..., Engine], make_gateway: Any
+) -> None:
+    engines = [mortals("--itl-ms", "20", "--poison", "poison") for _ in range(3)]
+
+    def told_by(engine: Engine) -> Beat:
+        ended = engine.process is not None and engine.process.poll() is not None
+        return Beat(ranks=(RankBeat(node_rank=0, life=Life.ENDED if ended else Life.RUNS, on_request=ended),))
+
+    sockets = [door_socket("127.0.0.1") for _ in engines]
+    doors = [
+        BeatDoor(socket, door_word(API_KEY), functools.partial(told_by, engine))
+        for socket, engine in zip(sockets, engines, strict=True)
+    ]
+    changes = [{"beats": f"127.0.0.1:{socket.getsockname()[1]}"} for socket in sockets]
+    for door in doors:
+        await door.open()
+    gateway = await fleet(make_gateway, engines, *changes)
+    await eventually(lambda: all(door.num_clients for door in doors), "the gateway listens")
+    request = {**CHAT, "messages": [{"role": "user", "content": "drink poison now"}], "stream": False}
+    answer = await posted(gateway, request, "x-request-timeout: 6\r\n")
+    assert answer.code != "poison_request"
+    assert all(engine.process is not None and engine.process.poll() is not None for engine in engines)
+    for door in doors:
+        door.close()
 
 
 async def test_answers_above_the_budget_queue_and_all_go_on(mortals: Callable[..., Engine], make_gateway: Any) -> None:

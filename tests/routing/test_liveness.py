@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.health.liveness import Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
+from longboat.routing.health.liveness import (
+    QUIT,
+    Beat,
+    Health,
+    Life,
+    Liveness,
+    LivenessLimits,
+    RankBeat,
+    Silence,
+)
 
 BEAT_EVERY_S = 0.25
 LOOK_EVERY_S = 0.1
@@ -100,6 +109,15 @@ def test_an_ended_rank_is_lost_at_once_and_named() -> None:
     liveness.hear(gang(Life.ENDED), 0.1)
     judgement = liveness.judge(0.1)
     assert (judgement.health, judgement.cause, judgement.node_rank) == (Health.LOST, "ended", 1)
+
+
+@pytest.mark.parametrize(("crashed", "cause"), [(True, "ended"), (False, QUIT)])
+def test_a_gang_that_was_asked_to_end_has_a_cause_of_its_own(crashed: bool, cause: str) -> None:
+    """The other ranks of a gang are asked to end when one crashed."""
+    liveness = Liveness(LIMITS, 0.0)
+    ranks = tuple(RankBeat(node_rank=at, life=Life.ENDED, on_request=not (crashed and at == 1)) for at in (0, 1))
+    liveness.hear(Beat(ranks=ranks), 0.1)
+    assert liveness.judge(0.1).cause == cause
 
 
 def test_a_process_that_was_stopped_for_a_moment_is_not_lost() -> None:

@@ -29,6 +29,8 @@ def encode_beat(beat: Beat) -> bytes:
     values: dict[str, object] = {"ranks": ranks, "steps": beat.steps, "running": beat.num_running}
     if links := [(r.node_rank, round(r.unacked_s, 3), r.unacked_by) for r in beat.ranks if r.unacked_s]:
         values["links"] = links
+    if quit_ranks := [r.node_rank for r in beat.ranks if r.on_request]:
+        values["quit"] = quit_ranks  # a listener of an older version reads over it
     return orjson.dumps(values) + b"\n"
 
 
@@ -37,13 +39,14 @@ def decode_beat(line: bytes) -> Beat:
     try:
         values = orjson.loads(line)
         links = {number: _link(*link) for number, *link in values.get("links", ())}
-        ranks = tuple(_rank(*row, link=links.get(row[0], (0.0, ""))) for row in values["ranks"])
+        left = values.get("quit", ())
+        ranks = tuple(_rank(*row, link=links.get(row[0], (0.0, "")), left=row[0] in left) for row in values["ranks"])
         return Beat(ranks=ranks, steps=_number(values["steps"]), num_running=_number(values["running"]))
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"the line is not a heartbeat: {error!r}") from error
 
 
-def _rank(node_rank: object, life: object, *seconds: object, link: tuple[float, str]) -> RankBeat:
+def _rank(node_rank: object, life: object, *seconds: object, link: tuple[float, str], left: bool) -> RankBeat:
     if not isinstance(node_rank, int) or not isinstance(life, str):
         raise TypeError("the rank is not a number, or its state is not a text")
     cpu_s, silent_s, unreached_s = (_seconds(value) for value in seconds)
@@ -55,6 +58,7 @@ def _rank(node_rank: object, life: object, *seconds: object, link: tuple[float, 
         unreached_s=unreached_s,
         unacked_s=link[0],
         unacked_by=link[1],
+        on_request=left,
     )
 
 

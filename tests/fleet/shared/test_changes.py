@@ -5,7 +5,11 @@ The tests share one fleet, and each goes on from what the one before left: a cha
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import threading
+import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +65,13 @@ class Changing:
 
     def names(self) -> list[str]:
         return sorted(replica["replica"] for replica in self.lab.replicas("a"))
+
+    def pids_at_work(self) -> list[int]:
+        """Engines of this fleet to which the gateway sent a request that has not ended."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.lab.local_port}/admin/v1/routes", timeout=20) as answer:
+            busy = {row["replica"] for row in json.load(answer)["routes"] if row["in_flight"]}
+        replicas = self.lab.replicas("a")
+        return [rank["pid"] for replica in replicas if replica["replica"] in busy for rank in replica["ranks"]]
 
     def levels(self) -> set[str]:
         return {replica["resume"] for replica in self.lab.replicas("a")}
@@ -150,6 +161,28 @@ def test_a_failed_update_says_why_and_the_file_can_be_corrected(up: Changing) ->
     up.apply()
     assert not up.lab.status()["taken_back"]
     assert up.names() == before
+
+
+def test_engines_that_are_asked_to_end_are_no_request_s_fault(up: Changing) -> None:
+    """Two crashes within a request's first steps would make the gateway refuse it."""
+    up.itl_ms = 2500
+    up.apply()
+    up.with_replicas(2)
+    statuses: list[int] = []
+    asking = threading.Thread(target=lambda: statuses.append(up.lab.ask("a", "hello", 5, timeout_s=120)[0]))
+    asking.start()
+    for _ in range(2):
+        wait_until("a replica has the request", lambda: up.pids_at_work() or statuses)
+        _end_at_work(up)
+    asking.join()
+    assert statuses == [200]
+
+
+def _end_at_work(up: Changing) -> None:
+    pids = up.pids_at_work()
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    wait_until("the request has left them", lambda: not {*pids} & {*up.pids_at_work()})
 
 
 def test_a_drained_gateway_tells_balancers_and_can_be_used_again(up: Changing) -> None:

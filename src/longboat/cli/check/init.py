@@ -18,7 +18,7 @@ from longboat.core.errors import UserInputError
 from longboat.spec.types.section import is_loopback
 from longboat.spec.types.source import is_local_path
 
-__all__ = ("InitRequest", "file_text", "run_init")
+__all__ = ("InitRequest", "ask_host", "file_text", "run_init")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,7 @@ def run_init(request: InitRequest) -> None:
     if asks and not request.model:
         name = _ask("model", choice.source)
         choice = choice if name == choice.source else choose(found, users, _model_here(name, request.on))
-    host = request.host or (_ask("address to listen on (0.0.0.0: every card)", "127.0.0.1") if asks else "")
-    _check_host(host, request.on)
+    host = request.host or (ask_host(request.on) if asks else "")
     on = shlex.quote(request.on) if request.on else "here"
     text = file_text(found, choice, users, host or "127.0.0.1", request.port, on)
     _write_checked(path, text, request.force)
@@ -73,6 +72,20 @@ def _model_here(model: str, on: str) -> str:
     if is_local_path(model) and not on and not Path(model).exists():
         raise UserInputError(f"no folder {model} here", hint="give a model's folder, hf:ORG/NAME or builtin:tiny")
     return model
+
+
+def ask_host(on: str) -> str:
+    """Ask for the address to listen on, again where this machine lacks it: no other answer is lost."""
+
+    def checked(host: str) -> str:
+        try:
+            _check_host(host, on)
+        except UserInputError as error:
+            raise typer.BadParameter(f"{error.message}: {error.hint}") from None
+        return host
+
+    asked: str = typer.prompt("address to listen on (0.0.0.0: every card)", "127.0.0.1", value_proc=checked)
+    return asked
 
 
 def _ask(what: str, usual: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -62,15 +62,19 @@ class CommandList(TyperGroup):
 
 
 @contextmanager
-def _document_of_usage() -> Iterator[None]:
-    """Print wrong words of a command as a document too, where it was asked for JSON. Typer prints them on stderr."""
+def _document_of_usage(words: Sequence[str] = ()) -> Iterator[None]:
+    """Print wrong words of a command as a document too, where it was asked for JSON. Typer prints them on stderr.
+
+    words: of the command, from which a number is named whole where Typer names its first digit
+    """
     try:
         yield
     except TyperException as error:
-        if isinstance(error.__cause__, ValueError) and (words := _in_words(error.__cause__)):
-            error.message = words
+        if isinstance(error.__cause__, ValueError) and (plain := _in_words(error.__cause__)):
+            error.message = plain
         if NEGATIVE.fullmatch(name := str(getattr(error, "option_name", ""))):
-            error.message = f"{name} is below 0, and this command takes no number below 0"
+            number = next((word for word in words if word.startswith(name)), name)
+            error.message = f"{number} is below 0, and this command takes no number below 0"
         if "--json" in sys.argv and (said := getattr(error, "format_message", None)) is not None:
             place = getattr(getattr(error, "ctx", None), "command_path", "longboat")
             print_error_document(UserInputError(said(), hint=f"{place} --help shows what it takes"))
@@ -106,7 +110,7 @@ class CommandPanels(CommandList):
     def invoke(self, ctx: Any) -> Any:
         """Run a command; one that a signal ended exits as the shell expects of that signal."""
         try:
-            with _document_of_usage():
+            with _document_of_usage(ctx.args):
                 return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             raise SystemExit(exit_code(interrupt)) from None

@@ -101,8 +101,10 @@ class GangPulse:
         return beat
 
     def close(self) -> None:
+        """End it. Gateways hear at last how the ranks ended, before they blame a request for it."""
         for task in self._tasks:
             task.cancel()
+        self._door.turn()
         self._door.close()
 
     async def _ask_for_steps(self) -> None:

@@ -28,6 +28,7 @@ class RankHeartbeat:
         self._life: RankLife | None = None
         self._links: RankLinks | None = None
         self._door: BeatDoor | None = None
+        self._is_stopped = False  # by its supervisor
 
     def listen(self, address: str) -> int:
         """Reserve the port where heartbeats are read, and return it."""
@@ -52,11 +53,12 @@ class RankHeartbeat:
 
     def end(self) -> None:
         """Say from now on that the rank has ended: it is being stopped."""
-        self._rank = None
+        self._is_stopped = self._rank is not None and not self._rank.ended
 
     def _beat(self) -> Beat:
-        if self._rank is None or self._life is None or self._links is None or self._rank.ended:
-            return Beat(ranks=(RankBeat(node_rank=self._node_rank, life=Life.ENDED),))
+        if self._rank is None or self._life is None or self._links is None or self._is_stopped or self._rank.ended:
+            on_request = self._is_stopped or (self._rank is not None and self._rank.ended_on_request)
+            return Beat(ranks=(RankBeat(node_rank=self._node_rank, life=Life.ENDED, on_request=on_request),))
         (life, cpu_s), link = self._life.read(), self._links.read()
         beat = RankBeat(
             node_rank=self._node_rank, life=life, cpu_s=cpu_s, unacked_s=link.unacked_s, unacked_by=link.peer

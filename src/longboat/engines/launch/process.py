@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ START_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
 _FIXED_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
 """Keeps process titles from overwriting the environment in /proc, where orphans are found; logs are not buffered."""
+_REQUESTS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Forker(Protocol):
@@ -41,6 +43,11 @@ class RankExit:
 
     returncode: int | None = None
     signal: int | None = None
+
+    @property
+    def on_request(self) -> bool:
+        """Whether it ended as processes do that were asked to: without an error, or by SIGTERM or SIGINT."""
+        return self.signal in _REQUESTS if self.signal is not None else self.returncode == 0
 
     def __str__(self) -> str:
         if self.signal is not None:
@@ -71,6 +78,12 @@ class RankProcess:
     def ended(self) -> bool:
         """Whether nothing of the rank is left."""
         return self._ended.done()
+
+    @property
+    def ended_on_request(self) -> bool:
+        """Whether it ended because it was asked to; False while it runs."""
+        ended = self._ended
+        return ended.done() and not ended.cancelled() and ended.exception() is None and ended.result().on_request
 
     async def wait(self) -> RankExit:
         """Return when the main process ended and everything that it started is gone."""

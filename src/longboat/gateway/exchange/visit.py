@@ -283,8 +283,9 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         upstream = self.upstream
         dead = await is_dead(upstream, upstream.limits.connect_timeout_s)
         if dead:
-            self._host.suspect(upstream.key)
             await asyncio.sleep(_QUARANTINE_S)
+            if not upstream.quits:  # its last heartbeat came meanwhile
+                self._host.suspect(upstream.key)
         self._host.guard(functools.partial(self._host.left, Judged(upstream.key, dead=dead)))
 
     def end(self, now_s: float) -> None:

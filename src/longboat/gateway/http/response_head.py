@@ -20,7 +20,9 @@ class ResponseHeadError(Exception):
 class ResponseHead:
     """The parsed head of an engine's response."""
 
-    __slots__ = ("_lines", "events", "journaled", "length", "retry_after", "sized", "status", "until_end")
+    __slots__ = (
+        "_lines", "events", "journaled", "length", "retry_after", "sized", "status", "tells_apart", "until_end",
+    )  # fmt: skip
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """:raises ResponseHeadError: the body is framed in a way that is not HTTP/1.1's"""
@@ -29,6 +31,7 @@ class ResponseHead:
         self.until_end = not self.sized  # the end of the connection ends the body
         self.events = False  # the body is a stream of server-sent events
         self.journaled = False  # the events carry the engine's token ids for the gateway
+        self.tells_apart = False  # it told the carried tokens before, and not with, those that follow
         self.length: int | None = None  # of the body, where the engine stated it
         self.retry_after: str | None = None
         for name, value in headers:
@@ -44,6 +47,7 @@ class ResponseHead:
                 self.events = self.events or value.lower().startswith(b"text/event-stream")
             elif lower == b"x-longboat-journal":
                 self.journaled = True
+                self.tells_apart = value.strip() == b"apart"
             elif lower == b"retry-after":
                 self.retry_after = value.decode("latin-1")
         kept = [item for item in headers if item[0].lower() != b"content-length"]

@@ -164,7 +164,8 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
             self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
         if self.comes_back is not None:
             token, point = self.comes_back
-            self._rest = ClientRemainder(point, Identity(token.id, token.created))
+            told = tuple(map(len, self._carried)) if head.tells_apart else ()
+            self._rest = ClientRemainder(point, Identity(token.id, token.created), told)
         if head.journaled and head.events and head.status == 200:
             self.journal = Journal(self._kind, self._num_choices)
 

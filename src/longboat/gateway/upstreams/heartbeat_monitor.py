@@ -12,7 +12,7 @@ from longboat.heartbeat.listener import listen
 from longboat.heartbeat.relay_listener import Relays
 from longboat.heartbeat.relay_wire import ALIVE
 from longboat.heartbeat.wire import door_word
-from longboat.routing.health.liveness import UNHEARD, Beat, Health, Judgement, Liveness, LivenessLimits
+from longboat.routing.health.liveness import QUIT, UNHEARD, Beat, Health, Judgement, Liveness, LivenessLimits
 from longboat.telemetry import Guard, logger
 
 __all__ = ("follow_beats",)
@@ -116,6 +116,7 @@ def _apply(upstream: Upstream, judgement: Judgement) -> None:
     """Do what follows from a judgement."""
     if judgement.takes_nothing:
         is_lost = judgement.health is Health.LOST
+        upstream.quits = judgement.cause == QUIT
         if not upstream.lost or (is_lost and not upstream.is_moved):
             log.warning("%s is %s: %s", upstream.key, judgement.health.value, _words(judgement))
             upstream.mark_down(_words(judgement), moves=is_lost)

@@ -6,10 +6,24 @@ import enum
 import math
 from dataclasses import dataclass
 
-__all__ = ("UNHEARD", "Beat", "Health", "Judgement", "Life", "Liveness", "LivenessLimits", "RankBeat", "Silence")
+__all__ = (
+    "QUIT",
+    "UNHEARD",
+    "Beat",
+    "Health",
+    "Judgement",
+    "Life",
+    "Liveness",
+    "LivenessLimits",
+    "RankBeat",
+    "Silence",
+)
 
 _PAUSE_S = 0.5
 """A listener that last looked this long ago was not running itself: unread beats may be waiting for it."""
+
+QUIT = "quit"
+"""Cause of the judgement about a gang that ended because it was asked to."""
 
 _CPU_STEP_S = 2.0
 """This much more CPU time in a gang counts as work. An idle engine that answers probes needs less in ``hang_s``."""
@@ -20,7 +34,7 @@ class Life(enum.StrEnum):
 
     RUNS = "R"
     STOPPED = "T"  # at least one process is stopped, by a signal or a debugger
-    ENDED = "X"
+    ENDED = "X"  # nothing of it is left, or it is being stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +50,7 @@ class RankBeat:
     # since a connection with another rank repeats data that is not acknowledged; 0: none does
     unacked_s: float = 0.0
     unacked_by: str = ""  # address of that rank
+    on_request: bool = False  # it ended because it was asked to, by a signal or an order; no request is to blame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +194,14 @@ class Liveness:
         return _ALIVE
 
     def _judge_ranks(self, beat: Beat) -> Judgement | None:
+        ended = [rank for rank in beat.ranks if rank.life is Life.ENDED]
+        if ended:
+            first = min(ended, key=lambda rank: rank.on_request)  # ranks are stopped because another one crashed
+            if first.on_request:
+                return _lost(QUIT, "its process was asked to end", first.node_rank)
+            return _lost("ended", "its process has ended", first.node_rank)
         for rank in beat.ranks:
             number = rank.node_rank
-            if rank.life is Life.ENDED:
-                return _lost("ended", "its process has ended", number)
             if self._stops.get(number, 0) >= self._limits.stopped_beats:
                 return _lost("stopped", "one of its processes is stopped", number)
             if rank.unreached_s > self._limits.unreached_s:
