@@ -16,6 +16,7 @@ from local_sshd import LocalSshd, sshd_program
 from longboat.core.errors import ClusterError
 from longboat.hosts.plan.facts import Manifest
 from longboat.hosts.plan.problems import HostsRefusedError
+from longboat.hosts.remote import ssh as ssh_module
 from longboat.hosts.remote.bring_up import Observer, bring_up
 from longboat.hosts.remote.look import answering, look_at, unreachable
 from longboat.hosts.remote.ssh import Done, SshHost, connections
@@ -51,6 +52,24 @@ async def test_file_arrives_whole_with_its_mode_and_in_no_argument(server: Local
         seen = await ssh["127.0.0.1"].run("ps -eo args")
     assert target.read_text() == SECRET and target.stat().st_mode & 0o777 == 0o600
     assert SECRET not in seen.out
+    assert [path.name for path in tmp_path.iterdir()] == ["a file"]
+
+
+async def test_input_that_is_cut_replaces_no_file(
+    server: LocalSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut(process: asyncio.subprocess.Process, data: bytes | Path) -> None:
+        assert process.stdin is not None and isinstance(data, bytes)
+        process.stdin.write(data[:-1])
+        process.stdin.close()
+
+    file, target = server.hosts_file(), tmp_path / "a file"
+    target.write_text("of before")
+    monkeypatch.setattr(ssh_module, "_feed", cut)
+    async with connections(file, file.hosts) as ssh:
+        with pytest.raises(ClusterError, match=rf"cannot write {target}.*not all of its 1000000 bytes"):
+            await ssh["127.0.0.1"].put(str(target), bytes(1_000_000))
+    assert target.read_text() == "of before"
     assert [path.name for path in tmp_path.iterdir()] == ["a file"]
 
 

@@ -57,6 +57,20 @@ def test_processes_of_a_node_share_one_fetch(storage: RangeServer, node: MakeNod
         one.release()
 
 
+def test_what_is_no_model_is_left_out_of_the_list(
+    storage: RangeServer, node: MakeNode, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node().hold(storage.source).release()
+    models = tmp_path / "a" / "weights" / "models"
+    (models / "notes.txt").write_text("of a person")
+    (models / "lost+found").mkdir()
+    store = Store(tmp_path / "a")
+    assert [stored.source for stored in (*store.list(), *store.list())] == [storage.source] * 2
+    assert caplog.text.count("notes.txt is left out") == 1
+    assert store.published("notes.txt") is None
+    assert store.opened("notes.txt") is None
+
+
 def test_a_cut_fetch_continues_where_it_was(storage: RangeServer, node: MakeNode, tmp_path: Path) -> None:
     num_asked = 0
 

@@ -154,6 +154,20 @@ def test_a_node_that_the_storage_refuses_is_fed_by_others(storage: RangeServer, 
     node("b", b.address).hold(storage.source).release()
 
 
+def test_a_node_that_the_storage_refuses_once_tries_again(storage: RangeServer, node: MakeNode, join: Join) -> None:
+    before: list[str] = []
+
+    def refuse(name: str) -> int | None:
+        if name != "model.safetensors":
+            return None
+        before.append(name)
+        return 403 if len(before) == 1 else None
+
+    storage.before = refuse
+    node("a", join("a").address, parallel=1).hold(storage.source).release()
+    assert len(before) == 6
+
+
 def test_pieces_are_given_only_for_a_proof(storage: RangeServer, node: MakeNode, join: Join) -> None:
     a = join("a")
     key = node("a", a.address).hold(storage.source).key

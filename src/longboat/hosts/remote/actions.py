@@ -18,6 +18,8 @@ __all__ = ("ACTIONS", "RemoteHost")
 
 START_S = 700
 INSTALL_S = 3600.0
+WAIT_S: Final = 1800
+"""For the end of an installation that a run that was cut has left."""
 FLEET_S = 2000.0
 
 
@@ -80,7 +82,8 @@ async def _release(host: RemoteHost, _step: Step) -> None:
     await host.ssh.put_folder(host.parcel, parcel)
     await host.script(
         "release",
-        limit_s=INSTALL_S,
+        limit_s=WAIT_S + INSTALL_S,
+        WAIT_S=str(WAIT_S),
         PYTHON=source.python,
         IS_BUNDLE="1" if source.bundle else "0",
         INDEX_URL=source.index_url,
@@ -99,7 +102,7 @@ async def _switch(host: RemoteHost, _step: Step) -> None:
 
 
 async def _engine(host: RemoteHost, step: Step) -> None:
-    await host.script("engine", limit_s=INSTALL_S, ENGINE=step.name)
+    await host.script("engine", limit_s=WAIT_S + INSTALL_S, WAIT_S=str(WAIT_S), ENGINE=step.name)
     await host.remember(replace(host.manifest, engines=(*host.manifest.engines, step.name)))
 
 

@@ -102,8 +102,8 @@ class SshHost:
 
     async def put(self, path: str, data: bytes | Path, *, mode: int = 0o600, limit_s: float = 1800.0) -> None:
         """Write a file there, whole or not at all."""
-        part = shlex.quote(f"{path}.part")
-        command = f"umask 077 && cat > {part} && chmod {mode:o} {part} && mv {part} {shlex.quote(path)}"
+        size = len(data) if isinstance(data, bytes) else data.stat().st_size
+        command = f"sh -c {shlex.quote(_writing(path, mode, size))}"
         self.require(await self.run(command, data, limit_s=limit_s), f"cannot write {path}")
 
     async def put_folder(self, folder: Path, path: str, *, limit_s: float = 3600.0) -> None:
@@ -178,6 +178,16 @@ def _options(file: HostsFile, host: HostSection, folder: Path) -> list[str]:
     words += ["-p", str(host.port)] if host.port else []
     user = host.user or file.user
     return [*words, *(["-l", user] if user else [])]
+
+
+def _writing(path: str, mode: int, size: int) -> str:
+    """Return a script that writes its input to a file. A cut input ends like a whole one, but is shorter."""
+    return f"""umask 077
+target={shlex.quote(path)} part={shlex.quote(path)}.part.$$
+cat > "$part" && [ "$(wc -c < "$part")" -eq {size} ] && chmod {mode:o} "$part" && mv "$part" "$target" && exit 0
+rm -f "$part"
+echo "not all of its {size} bytes could be written" >&2
+exit 1"""
 
 
 def _shell_word(value: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from longboat.core.errors import TransferError
 from longboat.weights.pieces.manifest import FileEntry
 from longboat.weights.pieces.rate import Progress, RateMeter
-from longboat.weights.pieces.tracker import StorageLimits
+from longboat.weights.pieces.tracker import EXCLUDED_S, StorageLimits
 from longboat.weights.pieces.turns import STORAGE, Answer, Done, Failed, Failure, Order, Turn
 from longboat.weights.sources.storage import Storage
 from longboat.weights.sources.storage_errors import MissingObjectError, ObjectChangedError, RefusedError
@@ -25,8 +25,10 @@ __all__ = ("FetchOptions", "Fetcher")
 PAUSE_S: Final = 0.1
 HEARTBEAT_S: Final = 1.0
 REPORT_EVERY_S: Final = 0.5
-REFUSED_S: Final = 2.0
-"""A node that the storage refuses waits this long for pieces of other nodes before it gives up."""
+NOTE_AFTER_S: Final = 2.0
+"""Progress says what failed last where no piece came for this long."""
+REFUSED_S: Final = EXCLUDED_S + 1.0
+"""A node that the storage refuses waits this long before it gives up: for pieces of other nodes, and a second try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class Fetcher:  # size: the state of one fetch, most of it counts
                 self._failed.append(outcome)
                 self._failed_at_s = self._failed_at_s or time.monotonic()
                 continue
-            self._failed_at_s = None
+            self._failed_at_s = self._error = None
             self._done.append(outcome)
             length = self._folder.pieces[order.piece].length
             self._arrived_at_s = time.monotonic()
@@ -173,7 +175,7 @@ class Fetcher:  # size: the state of one fetch, most of it counts
         if not now and now_s - self._reported_at_s < REPORT_EVERY_S:
             return
         self._reported_at_s = now_s
-        note = self._error.message if self._error and now_s - self._arrived_at_s > REFUSED_S else ""
+        note = self._error.message if self._error and now_s - self._arrived_at_s > NOTE_AFTER_S else ""
         self._on_progress(
             Progress(
                 source=self._folder.manifest.source,
@@ -189,9 +191,7 @@ class Fetcher:  # size: the state of one fetch, most of it counts
     def _lose_patience(self) -> None:
         """Give up where nothing comes any more. Raises the last error, and says what is kept."""
         waited_s = time.monotonic() - self._arrived_at_s
-        patience_s = REFUSED_S if self._link.is_shared else 0.0
-        refused = isinstance(self._error, RefusedError) and waited_s > patience_s and not self._running
-        if not refused and (waited_s < self._options.patience_s or self._has_hope()):
+        if not self._is_refused() and (waited_s < self._options.patience_s or self._has_hope()):
             return
         kept = f"{len(self._folder.record.present())} of {len(self._folder.pieces)} pieces are kept"
         again = "then run it again: the fetch continues where it was"
@@ -201,6 +201,12 @@ class Fetcher:  # size: the state of one fetch, most of it counts
             )
         kind = type(self._error)
         raise kind(f"{self._error.message}; {kept}", hint=f"{self._error.hint or 'check the network'}; {again}")
+
+    def _is_refused(self) -> bool:
+        """Return whether the storage refuses this node for good, as far as it may be known."""
+        if not isinstance(self._error, RefusedError) or self._failed_at_s is None or self._running:
+            return False
+        return not self._link.is_shared or time.monotonic() - self._failed_at_s > REFUSED_S
 
     def _has_hope(self) -> bool:
         """Return whether a request still runs that began before any failed since the last piece."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from longboat.weights.pieces.turns import STORAGE, Answer, Failed, Failure, Inventory, Order, Turn
 
-__all__ = ("StorageLimits", "Tracker")
+__all__ = ("EXCLUDED_S", "StorageLimits", "Tracker")
 
 SILENT_S: Final = 10.0
 """A node that takes no turn for this long is not a member any more; what it was reading is given to others."""

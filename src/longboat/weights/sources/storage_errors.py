@@ -15,7 +15,11 @@ _REFUSED_CODES = re.compile(
     r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|"
     r"RequestTimeTooSkewed|AuthenticationFailed|AuthorizationFailure)</Code>"
 )
-_NO_KEY = re.compile(r"(169\.254\.169\.254|metadata\.google\.internal|credential|token)", re.IGNORECASE)
+_REQUEST = "Error performing"
+_KEY_REQUEST = re.compile(r"https?://(169\.254\.\d+\.\d+|metadata\.google\.internal)[:/]")
+"""The machine's service of keys, which is asked where the environment has none."""
+_KEY_WORD = re.compile(r"(?<![\w./-])(credentials?|tokens?)(?![\w/-]|\.\w)", re.IGNORECASE)
+"""A word of its own: names of files, buckets and hosts may hold it."""
 _CHAIN = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws, or the machine's role",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default login, or the machine's service account",
@@ -53,7 +57,7 @@ def translated(error: Exception, source: str, path: str = "") -> TransferError:
         return MissingObjectError(
             f"there is no {place}: {_cause(text)}", hint="check the name, and weights.endpoint and weights.region"
         )
-    if _NO_KEY.search(text) and not _STATUS.search(text):
+    if _lacks_key(text):
         return RefusedError(f"no key was found to read {place}", hint=f"set {_CHAIN.get(scheme, 'the key')}")
     return TransferError(f"{place} cannot be read: {_cause(text)}", hint="check that the storage is up and reachable")
 
@@ -64,6 +68,13 @@ def changed(source: str, path: str) -> ObjectChangedError:
         f"{path} of {source} changed while it was fetched",
         hint="fetch it again when its upload is complete; what was fetched of the old contents is not used",
     )
+
+
+def _lacks_key(text: str) -> bool:
+    """Return whether an error is of the search for a key. The text of a failed request holds the URL."""
+    if _STATUS.search(text):
+        return False
+    return bool(_KEY_REQUEST.search(text) if _REQUEST in text else _KEY_WORD.search(text))
 
 
 def _is_missing(text: str) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.file_lock import FileLock
+from longboat.telemetry import logger
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
 from longboat.weights.pieces.manifest import Manifest
 from longboat.weights.pieces.rate import Progress
@@ -29,6 +30,7 @@ __all__ = ("Store", "Stored")
 
 KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FOLDER: Final = "weights"
+log = logger("weights")
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,12 +53,13 @@ class Store:
         self.folder = home / FOLDER
         self._places = Places(self.folder)
         self._locks = Locks(self.folder / "locks")
+        self._left_out: set[Path] = set()
 
     def published(self, key: str) -> PieceFolder | None:
-        """Return a whole model; None where it is not there, its manifest is damaged, or its files have other sizes."""
+        """Return a whole model; None where it is not there or not readable, or its files have other sizes."""
         try:
             found = PieceFolder.opened(self._places.models(key))
-        except (FileNotFoundError, UserInputError):
+        except (OSError, UserInputError):
             return None
         return found if found.looks_whole() else None
 
@@ -67,7 +70,7 @@ class Store:
     def opened(self, key: str) -> PieceFolder | None:
         """Return a model, whole or not; None where nothing of it is there."""
         for folder in (self._places.models(key), self._places.partial(key)):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                 return PieceFolder.opened(folder)
         return None
 
@@ -129,7 +132,7 @@ class Store:
         return ProgressFile(self._places.partial(key))
 
     def list(self) -> list[Stored]:
-        """Return all models, the last used first."""
+        """Return all models, the last used first. What cannot be read as one is left out."""
         found = [self._stored(path) for kind in ("models", "partial") for path in self._places.all_of(kind)]
         return sorted((stored for stored in found if stored), key=lambda stored: -stored.used_at_s)
 
@@ -147,22 +150,26 @@ class Store:
                 self._places.remove(folder)
 
     def _stored(self, path: Path) -> Stored | None:
+        is_whole = path.parent.name == "models"
         try:
             folder = PieceFolder.opened(path)
-            used_at_s = path.stat().st_mtime
-        except (FileNotFoundError, UserInputError):
+            return Stored(
+                key=path.name,
+                source=folder.manifest.source,
+                total_bytes=folder.manifest.num_bytes,
+                have_bytes=folder.have_bytes,
+                is_whole=is_whole,
+                in_use=self._locks.is_used(path.name),
+                used_at_s=path.stat().st_mtime,
+                progress=None if is_whole else self.progress(path.name).read(),
+            )
+        except (FileNotFoundError, UserInputError):  # removed meanwhile, or damaged: its fetch mends it
             return None
-        is_whole = path.parent.name == "models"
-        return Stored(
-            key=path.name,
-            source=folder.manifest.source,
-            total_bytes=folder.manifest.num_bytes,
-            have_bytes=folder.have_bytes,
-            is_whole=is_whole,
-            in_use=self._locks.is_used(path.name),
-            used_at_s=used_at_s,
-            progress=None if is_whole else self.progress(path.name).read(),
-        )
+        except OSError as error:
+            if path not in self._left_out:
+                self._left_out.add(path)
+                log.warning("%s is left out of the weights: %s", path, error.strerror)
+            return None
 
     def _drop_older(self, manifest: Manifest) -> None:
         """Remove cut fetches of other contents of the same source: they are never continued."""

@@ -99,13 +99,14 @@ class NodeClient:
         try:
             if connection.sock is None:
                 connection.connect()
-            connection.sock.settimeout(timeout_s)
+            sock = connection.sock
+            sock.settimeout(timeout_s)
             connection.request(method, path, body=body or None, headers={HEADER: proof})
             response = connection.getresponse()
             if response.status != 200:
                 response.read(MAX_ANSWER_BYTES)
                 raise TransferError(f"node {at} answers {response.status}")
-            data = _read(connection, response, length)
+            data = _read(sock, response, length)
         except BaseException:
             connection.close()
             raise
@@ -125,6 +126,8 @@ class NodeClient:
         return None
 
     def _keep(self, at: str, connection: http.client.HTTPConnection) -> None:
+        if connection.sock is None:  # the other side ends it with this response
+            return
         with self._lock:
             if len(self._idle) < MAX_IDLE:
                 self._idle.append((at, connection))
@@ -135,14 +138,12 @@ class NodeClient:
 
 def _is_closed(connection: http.client.HTTPConnection) -> bool:
     """Return whether an idle connection has ended: something to read on it is its end, or belongs to no request."""
-    if connection.sock is None:
-        return True
     watched = select.poll()
     watched.register(connection.sock, select.POLLIN)
     return bool(watched.poll(0))
 
 
-def _read(connection: http.client.HTTPConnection, response: http.client.HTTPResponse, length: int | None) -> bytearray:
+def _read(sock: socket.socket, response: http.client.HTTPResponse, length: int | None) -> bytearray:
     told = response.length or 0
     if told > (length if length is not None else MAX_ANSWER_BYTES):
         raise http.client.HTTPException("the answer is too long")
@@ -151,14 +152,9 @@ def _read(connection: http.client.HTTPConnection, response: http.client.HTTPResp
     # The first read returns what arrived with the head and is in the response's buffer: the socket has it no more.
     while rest and (read := response.fp.readinto1(rest)):  # one read: readinto would wait for a full wake at the end
         rest = rest[read:]
-        _wake_at(connection, min(WAKE_BYTES, len(rest) or 1))
+        # The kernel wakes the reader only when this much has arrived, or when the connection ends.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(WAKE_BYTES, len(rest) or 1))
     response.close()
     if rest:
         raise http.client.IncompleteRead(b"")
     return data
-
-
-def _wake_at(connection: http.client.HTTPConnection, num_bytes: int) -> None:
-    """Let the kernel wake a reader of the connection only when this much has arrived, or when it ends."""
-    if connection.sock is not None:
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)

@@ -24,14 +24,18 @@ from longboat.weights.pieces.tracker import Tracker
 from longboat.weights.pieces.turns import Turn
 from longboat.weights.store.piece_folder import PieceFolder
 from longboat.weights.store.store import KEY, Store
+from longboat.weights.swarm.connection_limit import ConnectionLimit, most_connections
 from longboat.weights.swarm.proof import HEADER, answer_proof, is_proven
 
 __all__ = ("NodeServer",)
 
 MAX_BODY_BYTES: Final = 16 << 20
-MAX_CONNECTIONS: Final = 128
-IDLE_S: Final = 30.0
-"""A connection without a request for this long is closed."""
+ENTER_S: Final = 1.0
+"""A connection waits this long for another one to end where there are too many."""
+IDLE_S: Final = 5.0
+"""A connection without a request for this long is closed. Nodes take a turn every two seconds."""
+STALL_S: Final = 30.0
+"""A request or response of which nothing moves for this long is cut."""
 OPEN_FOLDERS: Final = 8
 POLL_S: Final = 0.1
 _PIECE = re.compile(r"/pieces/([^/]+)/(\d{1,7})")
@@ -41,10 +45,19 @@ _SWARM = re.compile(r"/swarm/([^/]+)")
 class NodeServer:
     """The server, in a thread of its own from ``start`` to ``stop``.
 
-    address: of the node's card in the cluster; port 0 takes a free one. tracker: None where another node carries it
+    address: of the node's card in the cluster; port 0 takes a free one. tracker: None where another node carries it.
+    connections: at a time; None takes what the process may have. At most half of them give pieces
     """
 
-    def __init__(self, store: Store, token: str, address: str, port: int = 0, tracker: Tracker | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        token: str,
+        address: str,
+        port: int = 0,
+        tracker: Tracker | None = None,
+        connections: int | None = None,
+    ) -> None:
         if not token:
             raise UserInputError("nodes share weights only with a token", hint="give it in LONGBOAT_WEIGHTS_TOKEN")
         self.store = store
@@ -53,7 +66,8 @@ class NodeServer:
         self._turns = threading.Lock()
         self._folders: OrderedDict[str, PieceFolder] = OrderedDict()
         self._opening = threading.Lock()
-        self.places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self.limit = ConnectionLimit(connections or most_connections())
+        self.pieces = ConnectionLimit(self.limit.most // 2)
         self._server = _Server((address, port), self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="weights", daemon=True)
 
@@ -109,15 +123,15 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
-    request_queue_size = 128
+    request_queue_size = 1024  # the kernel allows fewer where net.core.somaxconn is lower
 
     def __init__(self, address: tuple[str, int], node: NodeServer) -> None:
         self.node = node
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, or close it where there are too many."""
-        if not self.node.places.acquire(blocking=False):
+        """Serve a connection in a thread. Others wait in the kernel's queue meanwhile where there are too many."""
+        if not self.node.limit.enter(ENTER_S):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
@@ -127,7 +141,7 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.node.places.release()
+            self.node.limit.leave()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of connections that broke: the other node reports it."""
@@ -139,9 +153,19 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "longboat"
     sys_version = ""
-    timeout = IDLE_S
+    timeout = STALL_S
     disable_nagle_algorithm = True
     server: _Server
+
+    def handle_one_request(self) -> None:
+        """Wait for a request and answer it."""
+        self.connection.settimeout(IDLE_S)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        """Read the rest of a request that began."""
+        self.connection.settimeout(STALL_S)
+        return super().parse_request()
 
     def do_GET(self) -> None:
         """Give a piece."""
@@ -153,7 +177,13 @@ class _Handler(BaseHTTPRequestHandler):
         if held is None:
             self._refuse(404)
             return
-        self._give(*held)
+        if not self.server.node.pieces.enter(0):
+            self._refuse(503)
+            return
+        try:
+            self._give(*held)
+        finally:
+            self.server.node.pieces.leave()
 
     def do_POST(self) -> None:
         """Take a turn with the tracker."""
@@ -197,6 +227,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _begin(self, status: int, length: int, headers: dict[str, str]) -> None:
         self.send_response_only(status)
         self.send_header("Content-Length", str(length))
+        if self.server.node.limit.is_crowded:
+            self.send_header("Connection", "close")  # sets close_connection, too
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

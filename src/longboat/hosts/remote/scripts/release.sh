@@ -1,8 +1,15 @@
 # Installs a release beside the others: a Python environment that is marked as complete at the end.
 set -eu
 umask 022
+exec 9<> "$SOFTWARE/install.lock"  # a run that was cut may still install
+if ! flock -w "$WAIT_S" 9; then
+    echo "process $(cat "$SOFTWARE/install.lock") still installs on this host; wait for its end, or end it" >&2
+    exit 1
+fi
+echo $$ > "$SOFTWARE/install.lock"
 FOLDER=$SOFTWARE/releases/$RELEASE
 PARCEL=$SOFTWARE/parcels/$RELEASE
+[ ! -e "$FOLDER/.complete" ] || exit 0  # the run that was cut has installed it
 UV_CACHE_DIR=$SOFTWARE/cache UV_PYTHON_INSTALL_DIR=$SOFTWARE/python UV_NO_PROGRESS=1 UV_LINK_MODE=copy
 export UV_CACHE_DIR UV_PYTHON_INSTALL_DIR UV_NO_PROGRESS UV_LINK_MODE
 [ -z "$INDEX_URL" ] || export UV_DEFAULT_INDEX="$INDEX_URL"

@@ -1,0 +1,89 @@
+"""The server of a node: more nodes than it has connections at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from longboat.core.errors import TransferError
+from longboat.weights.pieces.manifest import FileEntry, make_manifest
+from longboat.weights.pieces.tracker import StorageLimits, Tracker
+from longboat.weights.pieces.turns import Turn
+from longboat.weights.store.store import Store
+from longboat.weights.swarm.node_client import NodeClient
+from longboat.weights.swarm.node_server import NodeServer
+from longboat.weights.swarm.proof import HEADER, request_proof
+
+TOKEN = "a token of the tests"
+DATA = bytes(64)
+MANIFEST = make_manifest("s3://b/m", [FileEntry(path="a.safetensors", size=len(DATA), version='"1"')])
+KEY = MANIFEST.key
+PLACES = 4
+TURN = Turn(member="10.0.0.1:1", num_pieces=1, piece_bytes=1)
+Client = Callable[[], NodeClient]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NodeServer]:
+    """A tracker and giver of one model, with few places for connections."""
+    store = Store(tmp_path)
+    folder = store.begin(MANIFEST, None)
+    folder.put(folder.pieces[0], DATA, hashlib.sha256(DATA).hexdigest())
+    store.publish(folder)
+    server = NodeServer(store, TOKEN, "127.0.0.1", 0, Tracker(StorageLimits()), PLACES)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """Makes nodes' clients, which keep their connections as long as the server does."""
+    with ExitStack() as stack:
+
+        def make() -> NodeClient:
+            made = NodeClient(TOKEN)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def test_more_nodes_than_connections_take_turns_and_pieces(server: NodeServer, client: Client) -> None:
+    clients = [client() for _ in range(PLACES * 4)]
+    for _ in range(2):
+        for each in clients:
+            each.turn(server.at, KEY, TURN)
+            assert each.piece(server.at, KEY, 0, len(DATA)) == DATA
+
+
+def test_pieces_leave_places_for_turns(server: NodeServer, client: Client) -> None:
+    for _ in range(PLACES // 2):
+        assert server.pieces.enter(0)
+    with pytest.raises(TransferError, match="503"):
+        client().piece(server.at, KEY, 0, len(DATA))
+    client().turn(server.at, KEY, TURN)
+    server.pieces.leave()
+    assert client().piece(server.at, KEY, 0, len(DATA)) == DATA
+
+
+def test_a_connection_is_kept_until_the_server_is_crowded(server: NodeServer) -> None:
+    host, _, port = server.at.partition(":")
+    path = f"/pieces/{KEY}/0"
+    connections = [http.client.HTTPConnection(host, int(port), timeout=30) for _ in range(PLACES)]
+    kept = []
+    for connection in connections:
+        connection.request("GET", path, headers={HEADER: request_proof(TOKEN, "GET", path, b"", time.time())})
+        assert connection.getresponse().read() == DATA
+        kept.append(connection.sock is not None)
+    for connection in connections:
+        connection.close()
+    assert kept == [True, True, False, False]
