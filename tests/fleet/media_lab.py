@@ -19,6 +19,10 @@ from fleet.load import num_resumed
 __all__ = ("Files", "ask", "outlive_their_replica", "said", "served", "streamed")
 
 
+LONG: dict[str, Any] = {"max_tokens": 120, "ignore_eos": True, "stream": True}
+"""What makes the response of a paced engine a stream of seconds."""
+
+
 @dataclass
 class Files:
     """Files that are served on loopback, by their paths; any other path is a redirect to the first file."""
@@ -73,7 +77,8 @@ def said(up: FleetLab, asked: dict[str, Any]) -> str:
 
 
 def outlive_their_replica(up: FleetLab, model: str, cases: Sequence[dict[str, Any]]) -> None:
-    """Kill the replica of a stream while all cases run; each must give the text that it gives alone."""
+    """Kill the replica of a stream while all cases run, long ones; each must give the text that it gives alone."""
+    cases = [case | LONG for case in cases]
     expected = [streamed(up, case, [], []) for case in cases]
     assert len(set(expected)) == len(cases)
     before = num_resumed(up.local_port)

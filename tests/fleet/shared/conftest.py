@@ -10,13 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.fleet_lab import FleetLab, environments, fleet_in_new_folder
+from fleet.fleet_lab import FleetLab, environments, fleet_in_new_folder, wait_until
 from free_ports import free_port
 
 NO_MODELS = """name: t
 models:
   - {name: outside, engine: {kind: external, urls: ['http://127.0.0.1:9/v1'], model: none}}"""
 """A fleet has at least one model; nothing is started for an external one."""
+EMPTY_DEADLINE_S = 30.0
+"""Replicas still drain when ``longboat up --detach`` returns; starting another cluster costs 25 processor seconds."""
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +41,17 @@ def is_emptied(fleet: FleetLab) -> bool:
     """Take all models down; return whether nothing of them is left: no replica, no engine, no order by hand."""
     if fleet.cli("up", fleet.write(NO_MODELS, "none.yaml"), "--detach", "--end-started").returncode != 0:
         return False
+    try:
+        wait_until("nothing is left", lambda: is_empty(fleet), EMPTY_DEADLINE_S)
+    except AssertionError:
+        return False
+    finally:
+        fleet.stop_watching()
+    return True
+
+
+def is_empty(fleet: FleetLab) -> bool:
     status = fleet.status()
-    fleet.stop_watching()
     is_quiet = not any(status.get(name) for name in ("updating", "taken_back", "counts", "adapters"))
     alive = [replica for replica in status["replicas"] if replica["phase"] not in ("gone", "failed")]
     return is_quiet and not alive and not engines(fleet) and not status["gateways"][0]["draining"]

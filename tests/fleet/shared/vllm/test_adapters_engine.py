@@ -21,12 +21,13 @@ import pytest
 from adapter_files import PEFT, make_by_peft, write_adapter
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.load import num_resumed
+from fleet.paced_steps import paced_vllm
 from longboat.builtin.models import ensure
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
-NUM_ADAPTERS, NUM_CLIENTS, MAX_TOKENS = 20, 6, 48
+NUM_ADAPTERS, NUM_CLIENTS, MAX_TOKENS = 20, 6, 32
 PAUSE_S = 2.0
 """Between a client's requests while a replica starts."""
 NAMES = tuple(f"ad{number}" for number in range(NUM_ADAPTERS))
@@ -35,7 +36,7 @@ FLEET = """name: t
 models:
   - name: a
     source: builtin:tiny
-    engine: {environment: %s}
+    engine: %s
     context: 512
     replicas: 2
     resources: {cpus: 0.5}
@@ -51,6 +52,7 @@ class Clients:
     wrong: list[str] = field(default_factory=list)
     num_streams: int = 0
     pause_s: float = 0.0  # between two requests of a client
+    at_work: dict[str, str] = field(default_factory=dict)  # an answer that is under way → the replica that began it
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -67,7 +69,9 @@ class Clients:
         body = json.dumps({**asked, "stream": True}).encode()
         request = urllib.request.Request(f"{self.url}/v1/completions", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=240) as answer:
+            self.at_work[f"{model}/{seed}"] = answer.headers["x-longboat-replica"]
             events = [line.decode().strip()[6:] for line in answer if line.startswith(b"data: ")]
+        self.at_work.pop(f"{model}/{seed}", None)
         assert events and events[-1] == "[DONE]", f"no end: {events[-1:]}"
         documents = [json.loads(event) for event in events[:-1]]
         assert not [document for document in documents if "error" in document], documents[-1]
@@ -116,7 +120,7 @@ def up(lab: FleetLab, tmp_path_factory: pytest.TempPathFactory) -> FleetLab:
         pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
     folder = tmp_path_factory.mktemp("adapters")
     paths = made_by_peft(folder) if PEFT else [write_adapter(folder / name, at) for at, name in enumerate(ALL_NAMES)]
-    file = lab.write(FLEET % (Path(PYTHON).parent.parent, ", ".join(map(str, paths[:-1]))))
+    file = lab.write(FLEET % (paced_vllm(), ", ".join(map(str, paths[:-1]))))
     lab.must("up", file, "--detach", timeout_s=600)
     lab.env["LATE_ADAPTER"] = str(paths[-1])
     return lab
@@ -143,6 +147,7 @@ def test_prompt_logprobs_are_refused_and_cost_no_replica(up: FleetLab) -> None:
 def test_answers_are_right_while_adapters_come_and_go_and_replicas_die(up: FleetLab) -> None:
     clients = Clients(f"http://127.0.0.1:{up.local_port}")
     clients.learn(("a", *NAMES))
+    resumed_before = num_resumed(up.local_port)
     assert len(set(clients.alone.values())) > NUM_ADAPTERS, "the adapters do not change the answers"
     before = sorted(replica["replica"] for replica in up.replicas("a"))
     clients.begin()
@@ -154,21 +159,22 @@ def test_answers_are_right_while_adapters_come_and_go_and_replicas_die(up: Fleet
         up.must("adapters", "remove", "late")
         assert up.ask("late")[0] == 404
         for replica in before:
-            clients.pause_s = PAUSE_S
-            kill(up, replica)
-            clients.pause_s = 0.0
+            kill(up, replica, clients)
             clients.wait_for(NUM_CLIENTS)
     finally:
         clients.end()
-    resumed = num_resumed(up.local_port)
+    resumed = num_resumed(up.local_port) - resumed_before
     print(f"{clients.num_streams} answers of {len(clients.alone)} kinds, {resumed:.0f} resumed")
     assert clients.wrong == [], "\n".join(clients.wrong)
+    assert resumed, "no answer was under way when replicas died"
 
 
-def kill(up: FleetLab, name: str) -> None:
-    """Kill a replica's engine, and wait until another one serves all adapters in its place."""
+def kill(up: FleetLab, name: str, clients: Clients) -> None:
+    """Kill a replica's engine while it answers, and wait until another one serves all adapters in its place."""
     state = next(replica for replica in up.replicas("a") if replica["replica"] == name)
+    wait_until("it is at work", lambda: name in list(clients.at_work.values()))
     os.kill(state["ranks"][0]["pid"], signal.SIGKILL)
+    clients.pause_s = PAUSE_S
     time.sleep(1.0)
 
     def is_back() -> bool:
@@ -176,3 +182,4 @@ def kill(up: FleetLab, name: str) -> None:
         return len(ready) == 2 and all(one["replica"] != name and len(one["adapters"]) == NUM_ADAPTERS for one in ready)
 
     wait_until("two replicas serve all adapters again", is_back, 300)
+    clients.pause_s = 0.0

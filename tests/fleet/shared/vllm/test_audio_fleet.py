@@ -15,6 +15,7 @@ import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.media_lab import Files, ask, outlive_their_replica, said, served
+from fleet.paced_steps import paced_vllm
 from wav_files import tone
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 FLEET = """name: t
 models:
   - {name: a, source: 'builtin:tiny-audio', replicas: 2, resources: {cpus: 0.4}, context: 1024,
-      engine: {environment: %s}, media: {domains: [127.0.0.1], private_addresses: true, max_bytes: 100KiB}}"""
+      engine: %s, media: {domains: [127.0.0.1], private_addresses: true, max_bytes: 100KiB}}"""
 LOW, HIGH, LONG = tone(300), tone(900), tone(seconds=4)
 TOKENS_PER_S = 13  # of this model
 
@@ -41,7 +42,7 @@ def up(lab: FleetLab) -> FleetLab:
     environment = Path(PYTHON).parent.parent
     if not any(environment.glob("lib/python3*/site-packages/av")):
         pytest.skip(f"{environment} has no PyAV: longboat engines install vllm")
-    lab.must("up", lab.write(FLEET % environment), "--detach", timeout_s=800)
+    lab.must("up", lab.write(FLEET % paced_vllm()), "--detach", timeout_s=800)
     return lab
 
 
@@ -126,9 +127,8 @@ def test_large_audio_is_refused_in_chats_and_in_forms(up: FleetLab) -> None:
 
 
 def test_chats_about_audio_outlive_their_replica(up: FleetLab) -> None:
-    long: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "stream": True}
     drawn: tuple[dict[str, Any], ...] = ({}, {"seed": 7, "temperature": 0.8})
-    outlive_their_replica(up, "a", [body(data(audio), **long, **more) for audio in (LOW, HIGH) for more in drawn])
+    outlive_their_replica(up, "a", [body(data(audio), **more) for audio in (LOW, HIGH) for more in drawn])
 
 
 def test_a_broken_stream_of_a_transcription_says_so(up: FleetLab) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import time
 
 import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.load import Load, num_resumed
+from fleet.paced_steps import STEP_S, paced_vllm
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -17,19 +18,19 @@ FLEET = """name: t
 models:
   - name: a
     source: builtin:tiny
-    engine: {environment: %s, args: [%s]}
+    engine: %s
     context: %d
     replicas: %d
     resources: {cpus: 0.5}
     update: {drain_s: 0, limit_s: 300}"""
-MAX_TOKENS = 600
+MAX_TOKENS = 200
 QUIET: dict[str, str] = {}
 """Answers of the quiet fleet, which no change of these tests alters."""
 
 
-def file(up: FleetLab, *, args: str = "", context: int = 1024, replicas: int = 2) -> str:
+def file(up: FleetLab, *args: str, context: int = 1024, replicas: int = 2) -> str:
     """Write a file whose gateway gives each replica as many answers: one that goes has some, whatever was learned."""
-    text = FLEET % (Path(PYTHON).parent.parent, args, context, replicas)
+    text = FLEET % (paced_vllm(*args), context, replicas)
     return up.write(text, gateway="routing: {policy: least_requests}")
 
 
@@ -69,17 +70,24 @@ def levels(up: FleetLab) -> list[tuple[str, str]]:
     return [(replica["resume"], replica["resume_detail"]) for replica in up.replicas("a")]
 
 
+def test_steps_of_the_engines_are_paced(up: FleetLab) -> None:
+    """The other tests rely on it: their answers are under way when something changes."""
+    began_s = time.monotonic()
+    assert up.ask("a", max_tokens=20, ignore_eos=True)[0] == 200
+    assert time.monotonic() - began_s > 19 * STEP_S
+
+
 def test_an_update_within_a_revision_hands_answers_on(up: FleetLab) -> None:
     revision = {replica["revision"] for replica in up.replicas("a")}
     before = num_resumed(up.local_port)
-    assert change(up, file(up, args="--max-num-seqs=100"), 2) == []
+    assert change(up, file(up, "--max-num-seqs=100"), 2) == []
     assert {replica["revision"] for replica in up.replicas("a")} == revision
     assert num_resumed(up.local_port) > before, levels(up)
 
 
 def test_fewer_replicas_hand_answers_on(up: FleetLab) -> None:
     before = num_resumed(up.local_port)
-    assert change(up, file(up, args="--max-num-seqs=100", replicas=1), 1) == []
+    assert change(up, file(up, "--max-num-seqs=100", replicas=1), 1) == []
     assert num_resumed(up.local_port) > before, levels(up)
 
 

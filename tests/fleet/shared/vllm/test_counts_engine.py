@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.load import Load, num_resumed
+from fleet.paced_steps import paced_vllm
 from fleet.test_counts import first_token_s, num_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
@@ -19,7 +19,7 @@ FLEET = """name: t
 models:
   - name: a
     source: builtin:tiny
-    engine: {environment: %s}
+    engine: %s
     context: 1024
     replicas: {min: 0, max: 2, target_ongoing_requests: 3, upscale_delay_s: 1, downscale_delay_s: 2,
                downscale_to_zero_delay_s: 3}
@@ -32,14 +32,14 @@ def up(lab: FleetLab) -> FleetLab:
     if not PYTHON:
         pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
     evenly = "routing: {policy: least_requests}"  # a replica that leaves has answers, whatever was learned of it
-    lab.must("up", lab.write(FLEET % Path(PYTHON).parent.parent, gateway=evenly), "--detach", timeout_s=600)
+    lab.must("up", lab.write(FLEET % paced_vllm(), gateway=evenly), "--detach", timeout_s=600)
     return lab
 
 
 def load(up: FleetLab, num_clients: int) -> Load:
     url = f"http://127.0.0.1:{up.local_port}"
     more = {"ignore_eos": True}
-    return Load(url, "a", num_clients=num_clients, max_tokens=600, apart_s=0.7, timeout_s=240.0, more=more)
+    return Load(url, "a", num_clients=num_clients, max_tokens=200, apart_s=0.7, timeout_s=240.0, more=more)
 
 
 def test_it_wakes_grows_and_shrinks_while_streams_run(up: FleetLab) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.media_lab import Files, ask, outlive_their_replica, said, served
+from fleet.paced_steps import paced_vllm
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 ENVIRONMENT = Path(PYTHON).parent.parent
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 FLEET = """name: t
 models:
   - &base {name: v, source: 'builtin:tiny-vision', replicas: 2, resources: {cpus: 0.4}, context: 1024,
-      engine: {environment: %s}, media: {domains: [127.0.0.1], private_addresses: true, max_items: 2}}
+      engine: %s, media: {domains: [127.0.0.1], private_addresses: true, max_items: 2}}
   - {<<: *base, name: outside, replicas: 1, media: {domains: [localhost], max_bytes: 2KiB, max_pixels: 10000}}"""
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -53,7 +54,7 @@ def up(lab: FleetLab) -> FleetLab:
         pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
     if not any(ENVIRONMENT.glob("lib/python3*/site-packages/torchvision")):
         pytest.skip(f"{ENVIRONMENT} has no torchvision: longboat engines install vllm")
-    lab.must("up", lab.write(FLEET % ENVIRONMENT), "--detach", timeout_s=800)
+    lab.must("up", lab.write(FLEET % paced_vllm()), "--detach", timeout_s=800)
     return lab
 
 
@@ -124,9 +125,8 @@ def test_large_images_are_refused(up: FleetLab) -> None:
 
 
 def test_streams_about_images_outlive_their_replica(up: FleetLab) -> None:
-    long: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "stream": True}
     drawn: tuple[dict[str, Any], ...] = ({}, {"seed": 7, "temperature": 0.8})
-    cases = [body("v", data_url(colour), **long, **more) for colour in (RED, BLUE) for more in drawn]
+    cases = [body("v", data_url(colour), **more) for colour in (RED, BLUE) for more in drawn]
     outlive_their_replica(up, "v", cases)
 
 
@@ -139,7 +139,7 @@ def test_tokens_of_images_count_for_the_quota(up: FleetLab) -> None:
     wait_until("they are counted", lambda: used_tokens(up) == used + answer["usage"]["prompt_tokens"])
     limit = 2 * answer["usage"]["total_tokens"]
     tenants = f"tenants: [{{name: anonymous, tokens_per_minute: {limit}}}]"
-    up.must("up", up.write(FLEET % ENVIRONMENT, gateway=tenants), "--detach")
+    up.must("up", up.write(FLEET % paced_vllm(), gateway=tenants), "--detach")
     wait_until("images are refused", lambda: ask(up, asked)[0] == 429)
 
 
