@@ -5,7 +5,7 @@ those of the clairvoyant minimum, and the starts. A peer has the best of two tar
 cheapest where all do). Exits with 1 and a list of the goals that are missed. Needs a folder with the traces of Mooncake
 (conversation) and Azure (2023, conversation): ``make bench-scaling ARGS="--traces FOLDER"``. Each figure is kept in a
 file as soon as it is made, so a run that was ended goes on where it was; ``--drawn FOLDER`` writes a picture of each of
-our runs of a shape; ``--held-out`` plays loads on which no constant of the scaler was chosen.
+our runs of a shape; ``--held-out`` plays other loads than the table's, and ``--fresh SEED`` loads that the seed draws.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from kept_values import KeptValues
 from scaling_bench.grid import Lines, Row, knowing_of, minimum_of, ours_of, peers_of
-from scaling_bench.held_out import held_out_of
-from scaling_bench.loads import SHAPES, loads_of
+from scaling_bench.held_out import fresh_of, held_out_of
+from scaling_bench.loads import SHAPES, Load, loads_of
 from scaling_bench.tables import html, markdown, svg, verdicts
 
 COLD_STARTS_S = (2.0, 30.0, 240.0)
@@ -31,10 +32,7 @@ def main() -> int:
     options = _options()
     options.keep.parent.mkdir(parents=True, exist_ok=True)
     kept, rows, curves = KeptValues(options.keep), list[Row](), dict[str, Lines]()
-    only = [name for name in options.only.split(",") if name]
-    held_out, quick = options.held_out, options.quick
-    loads = held_out_of(options.traces, only) if held_out else loads_of(options.traces, quick=quick, only=only)
-    for load in loads:
+    for load in _loads(options):
         for cold_s in map(float, options.cold_starts.split(",")):
             ours, lines = ours_of(load, cold_s, kept)
             curves[f"{load.name}, cold start {cold_s:g} s"] = lines
@@ -53,11 +51,23 @@ def main() -> int:
     return 1 if problems else 0
 
 
+def _loads(options: argparse.Namespace) -> Iterator[Load]:
+    only = [name for name in options.only.split(",") if name]
+    if options.fresh:
+        return fresh_of(options.traces, options.fresh, only)
+    if options.held_out:
+        return held_out_of(options.traces, only)
+    return loads_of(options.traces, quick=options.quick, only=only)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, required=True, help="folder with the two traces")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter loads")
-    parser.add_argument("--held-out", action="store_true", help="the loads that no constant was chosen on")
+    parser.add_argument("--held-out", action="store_true", help="other loads, which were held out once")
+    parser.add_argument(
+        "--fresh", default="", metavar="SEED", help="loads that this seed draws, for a rule not made for them"
+    )
     parser.add_argument("--only", default="", help="names of loads, with commas between them")
     parser.add_argument("--cold-starts", default=",".join(f"{one:g}" for one in COLD_STARTS_S), help="in seconds")
     parser.add_argument("--alone", action="store_true", help="without the peers")

@@ -1,7 +1,7 @@
 """Other loads than the table's: other windows of the traces, and rates and lengths from chance.
 
-They were held out until the scaler was changed for what they showed. New loads
-that no change has seen belong beside them before the next one.
+Those of ``held_out_of`` were held out until the scaler was changed for what they showed. A seed draws others with
+``fresh_of``, as many as are wanted: a change of the scaler is judged by seeds that were not played before it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from longboat.core.scaling import Objective
@@ -31,7 +32,7 @@ from scaling_bench.loads import (
     read_uncached,
 )
 
-__all__ = ("HELD_OUT", "held_out_of")
+__all__ = ("FRESH", "HELD_OUT", "fresh_of", "held_out_of")
 
 _HOUR, _DAY = 3600.0, 86_400.0
 _SPAN_S = 3400.0
@@ -46,6 +47,13 @@ def held_out_of(folder: Path, only: Collection[str] = ()) -> Iterator[Load]:
     for name, make in HELD_OUT.items():
         if not only or name in only:
             yield make(name, folder)
+
+
+def fresh_of(folder: Path, seed: str, only: Collection[str] = ()) -> Iterator[Load]:
+    """Yield the loads that a seed draws. only: their names without the seed; empty: all"""
+    for name, make in FRESH.items():
+        if not only or name in only:
+            yield make(f"{name} {seed}", folder, f"{seed} ")
 
 
 def _azure_backwards(name: str, folder: Path) -> Load:
@@ -65,23 +73,35 @@ def _mooncake_backwards(name: str, folder: Path) -> Load:
     return Load(name, _laid(_backwards(rows[len(rows) // 2 :]), 4, 397.0), LARGE, LARGE_LIMITS, LARGE_OBJECTIVE)
 
 
-def _wandering(name: str, folder: Path) -> Load:
+def _azure_drawn(name: str, folder: Path, salt: str) -> Load:
+    """Return some of Azure's requests as a seed changes them."""
+    rows = _changed(read_lengths(folder / AZURE), random.Random(name))
+    return Load(name, rows, SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
+
+
+def _mooncake_drawn(name: str, folder: Path, salt: str) -> Load:
+    """Return some of Mooncake's requests as a seed changes them."""
+    rows = _changed(read_uncached(folder / MOONCAKE), random.Random(name))
+    return Load(name, rows, LARGE, LARGE_LIMITS, LARGE_OBJECTIVE)
+
+
+def _wandering(name: str, folder: Path, salt: str = "") -> Load:
     """Return a rate whose logarithm wanders by chance, around 8 requests a second, with lengths from chance."""
-    draw = random.Random("a wandering rate")
+    draw = random.Random(f"{salt}a wandering rate")
     logs = [0.0]
     for _ in range(int(_HOUR / 5)):
         logs.append(0.995 * logs[-1] + 0.05 * draw.gauss(0.0, 1.0))
-    return _small(name, lambda t: 8.0 * math.exp(max(-1.5, min(1.2, logs[int(t / 5)]))), _HOUR, _chance_lengths())
+    return _small(name, lambda t: 8.0 * math.exp(max(-1.5, min(1.2, logs[int(t / 5)]))), _HOUR, _chance_lengths(salt))
 
 
-def _steps(name: str, folder: Path) -> Load:
+def _steps(name: str, folder: Path, salt: str = "") -> Load:
     """Return a rate that changes at moments of chance, each five minutes on average, by at most a half."""
-    draw = random.Random("steps")
+    draw = random.Random(f"{salt}steps")
     times, rates = [0.0], [7.0]
     while times[-1] < _HOUR:
         times.append(times[-1] + draw.expovariate(1 / 300.0))
         rates.append(min(20.0, max(3.0, rates[-1] * draw.uniform(0.67, 1.5))))
-    return _small(name, lambda t: rates[sum(one <= t for one in times) - 1], _HOUR, _chance_lengths())
+    return _small(name, lambda t: rates[sum(one <= t for one in times) - 1], _HOUR, _chance_lengths(salt))
 
 
 def _saw(name: str, folder: Path) -> Load:
@@ -89,10 +109,17 @@ def _saw(name: str, folder: Path) -> Load:
     return _small(name, lambda t: 4.0 + 10.0 * (t % 2220.0) / 2220.0, 1.5 * _HOUR, _chance_lengths())
 
 
-def _bursty(name: str, folder: Path) -> Load:
+def _saw_drawn(name: str, folder: Path, salt: str) -> Load:
+    """Return the saw with teeth and rates of chance."""
+    draw = random.Random(name)
+    period_s, least, more = draw.uniform(900.0, 3000.0), draw.uniform(3.0, 8.0), draw.uniform(5.0, 15.0)
+    return _small(name, lambda t: least + more * (t % period_s) / period_s, 1.5 * _HOUR, _chance_lengths(salt))
+
+
+def _bursty(name: str, folder: Path, salt: str = "") -> Load:
     """Return requests that come in groups of chance, of four on average."""
-    draw, found, at_s = random.Random("groups"), list[TraceRequest](), 0.0
-    lengths = _chance_lengths()
+    draw, found, at_s = random.Random(f"{salt}groups"), list[TraceRequest](), 0.0
+    lengths = _chance_lengths(salt)
     while (at_s := at_s + draw.expovariate(2.5)) < _HOUR:
         for _ in range(1 + int(draw.expovariate(1 / 3.5))):
             prompt, output = lengths[draw.randrange(len(lengths))]
@@ -123,13 +150,25 @@ HELD_OUT: dict[str, Callable[[str, Path], Load]] = {
 }
 
 
+FRESH: dict[str, Callable[[str, Path, str], Load]] = {
+    "azure": _azure_drawn,
+    "azure again": _azure_drawn,
+    "mooncake": _mooncake_drawn,
+    "mooncake again": _mooncake_drawn,
+    "wandering": _wandering,
+    "steps": _steps,
+    "saw": _saw_drawn,
+    "bursty": _bursty,
+}
+
+
 def _small(name: str, rate_at: Rate, span_s: float, lengths: list[tuple[int, int]]) -> Load:
     return Load(name, drawn(name, lengths, rate_at, span_s), SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
 
 
-def _chance_lengths() -> list[tuple[int, int]]:
+def _chance_lengths(salt: str = "") -> list[tuple[int, int]]:
     """Return lengths of logarithmic normal distributions: prompts around 700 tokens, outputs around 160."""
-    draw = random.Random("lengths")
+    draw = random.Random(f"{salt}lengths")
     return [
         (min(8000, 1 + int(draw.lognormvariate(6.55, 0.8))), min(1500, 1 + int(draw.lognormvariate(5.1, 0.7))))
         for _ in range(5000)
@@ -139,6 +178,22 @@ def _chance_lengths() -> list[tuple[int, int]]:
 def _backwards(rows: list[TraceRequest]) -> list[TraceRequest]:
     last_s = rows[-1].at_s
     return [TraceRequest(last_s - one.at_s, one.prompt_tokens, one.output_tokens) for one in reversed(rows)]
+
+
+def _changed(rows: list[TraceRequest], draw: random.Random) -> list[TraceRequest]:
+    """Return a trace in which much is by chance.
+
+    Long prompts or long outputs may be left out; it may be backwards, slower or faster; it is laid two to five times
+    over itself.
+    """
+    tokens = attrgetter(draw.choice(["prompt_tokens", "output_tokens"]))
+    longest = sorted(map(tokens, rows))[int(draw.uniform(0.4, 1.0) * len(rows)) - 1]
+    rows = [one for one in rows if tokens(one) <= longest]
+    if draw.random() < 0.5:
+        rows = _backwards(rows)
+    slower = draw.uniform(0.8, 1.5)
+    rows = [TraceRequest(slower * one.at_s, one.prompt_tokens, one.output_tokens) for one in rows]
+    return _laid(rows, draw.randint(2, 5), draw.uniform(200.0, 1500.0))
 
 
 def _laid(rows: list[TraceRequest], times: int, apart_s: float) -> list[TraceRequest]:

@@ -9,7 +9,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from scaling_bench.clairvoyant import _bridged
 from scaling_bench.grid import Row
-from scaling_bench.loads import SMALL, SMALL_LIMITS, SMALL_OBJECTIVE, Load
+from scaling_bench.held_out import FRESH, fresh_of, held_out_of
+from scaling_bench.loads import AZURE, SMALL, SMALL_LIMITS, SMALL_OBJECTIVE, Load
 from scaling_bench.peers import PEERS
 from scaling_bench.tables import best_of, fewest_of, markdown, verdicts
 
@@ -80,3 +81,23 @@ def test_starts_are_compared_with_peers_that_keep_the_objective_at_equal_cost() 
     least = row("clairvoyant", 0.0, 0.99, 1.0, starts=4)
     assert [line.split(" | ")[-2:] for line in markdown([ours, least, misses, fair])][2] == ["keda 7", "4 |"]
     assert [line.split(" | ")[-2:] for line in markdown([ours, least, misses])][2] == ["none", "4 |"]
+
+
+def arrivals(load: Load) -> list[tuple[float, int]]:
+    return [(one.at_s, one.prompt_tokens) for one in load.requests]
+
+
+def test_each_seed_draws_other_loads_and_the_same_ones_again(tmp_path: Path) -> None:
+    rows = "".join(
+        f"2023-11-16 18:{at // 20 % 60:02d}:{at % 20:02d}.5,{100 + at},{50 + at % 7}\n" for at in range(1200)
+    )
+    (tmp_path / AZURE).write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    drawn = [name for name in FRESH if "mooncake" not in name]
+    one, again, other = ([arrivals(load) for load in fresh_of(tmp_path, seed, drawn)] for seed in ("1", "1", "2"))
+    assert one == again
+    assert all(len(load) > 300 for load in one)
+    assert all(mine != theirs for mine, theirs in zip(one, other, strict=True))
+    assert one[0] != one[1]  # two of Azure's
+    known = [arrivals(load) for load in held_out_of(tmp_path, ["wandering", "steps", "saw", "bursty"])]
+    assert all(load not in known for load in one)
+    assert [load.name for load in fresh_of(tmp_path, "1", ["saw"])] == ["saw 1"]
