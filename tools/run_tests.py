@@ -229,10 +229,14 @@ def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_alone: bool
 
 @contextmanager
 def tests_environment(missing: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Give the variables that tests run with; their run folder goes with the block."""
+    """Give the variables that tests run with; their run folder goes with the block.
+
+    Compiled modules are kept, also where the caller's variables forbid it: tests start hundreds of processes.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     run = tempfile.mkdtemp(prefix="longboat-test-")
     try:
-        yield {**os.environ, "LONGBOAT_RUN": run, **engine_variables(missing)}
+        yield {**inherited, "LONGBOAT_RUN": run, **engine_variables(missing)}
     finally:
         shutil.rmtree(run, ignore_errors=True)
 
