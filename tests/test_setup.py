@@ -161,6 +161,13 @@ def test_summary_tells_the_time_and_what_it_was_spent_on() -> None:
     assert "OVER" in run_tests.time_line(run_tests.BUDGET_S + 1, 60.0)
 
 
+def test_tests_keep_compiled_modules_where_the_caller_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    with tool("run_tests").tests_environment({"engine": "none here"}) as env:
+        assert "PYTHONDONTWRITEBYTECODE" not in env
+        assert env["PATH"] == os.environ["PATH"]
+
+
 def test_every_group_that_needs_something_is_in_one_row() -> None:
     run_tests = tool("run_tests")
     in_rows = sorted(group for row in run_tests.ROWS for groups in row for group in groups)

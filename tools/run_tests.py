@@ -65,9 +65,9 @@ SIDE_BY_SIDE = ("--dist=loadfile", "--no-loadscope-reorder")
 """Words for pytest-xdist: processes divide the files. A file stays in one process, since its tests may share an engine.
 Files run in the order that tests/file_order.py gives them: xdist would leave those with the fewest tests for the end,
 and they take the longest."""
-NUM_PROCESSES = {"quick": 4}
-"""On two cores; three for others. Tests wait for most of their time: three left a quarter of both cores idle in quick,
-and 3 % while engines and clusters ran."""
+NUM_PROCESSES = 4
+"""On two cores. Tests wait for most of their time: three left a quarter of both cores idle in quick, and an eighth of
+them while engines and clusters ran."""
 NEEDS_NOTHING = (*CHECKS, "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
 """Rows of what needs nothing; see ROWS."""
@@ -229,10 +229,14 @@ def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_alone: bool
 
 @contextmanager
 def tests_environment(missing: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Give the variables that tests run with; their run folder goes with the block."""
+    """Give the variables that tests run with; their run folder goes with the block.
+
+    Compiled modules are kept, also where the caller's variables forbid it: tests start hundreds of processes.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     run = tempfile.mkdtemp(prefix="longboat-test-")
     try:
-        yield {**os.environ, "LONGBOAT_RUN": run, **engine_variables(missing)}
+        yield {**inherited, "LONGBOAT_RUN": run, **engine_variables(missing)}
     finally:
         shutil.rmtree(run, ignore_errors=True)
 
@@ -277,7 +281,7 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
         words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
-        words += [f"--numprocesses={NUM_PROCESSES.get(groups[0], 3)}"]
+        words += [f"--numprocesses={NUM_PROCESSES}"]
         if groups[0] not in NEEDS_NOTHING:  # a cluster's tests tell one story
             words += ["--randomly-dont-reorganize", *(f"tests/{file}" for file in files_marked(NEEDS_ENGINES))]
         code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
