@@ -42,6 +42,17 @@ def stage_adapter(source: Path, revision: str, home: Path) -> str:
         if found != revision:
             what = f"{source} holds revision {found}, and {revision} was asked for"
             raise UserInputError(what, hint="put the same files on every node, and add the adapter again")
+        for path in (*copy.iterdir(), copy):  # a power cut leaves all of it, or no folder of this name
+            _sync(path)
         with contextlib.suppress(OSError):  # another replica was faster
             os.rename(copy, kept)
     return str(kept)
+
+
+def _sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
