@@ -36,14 +36,14 @@ def stage_adapter(source: Path, revision: str, home: Path) -> str:
             for name in ADAPTER_FILES:
                 shutil.copyfile(source / name, copy / name)
             found = adapter_revision(copy)
+            for path in (*copy.iterdir(), copy):  # a power cut leaves all of it, or no folder of this name
+                _sync(path)
         except OSError as error:
             what = f"{error.filename or source} cannot be copied to {kept.parent}: {error.strerror}"
             raise UserInputError(what, hint="put the adapter's folder on every node") from error
         if found != revision:
             what = f"{source} holds revision {found}, and {revision} was asked for"
             raise UserInputError(what, hint="put the same files on every node, and add the adapter again")
-        for path in (*copy.iterdir(), copy):  # a power cut leaves all of it, or no folder of this name
-            _sync(path)
         with contextlib.suppress(OSError):  # another replica was faster
             os.rename(copy, kept)
     return str(kept)
