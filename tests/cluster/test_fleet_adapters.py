@@ -198,6 +198,20 @@ def test_contents_are_kept_under_their_revision(tmp_path: Path) -> None:
     assert [path.name for path in (home / "adapters").iterdir()] == [revision]
 
 
+def test_a_copy_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, home = write_adapter(tmp_path / "a", 1), tmp_path / "home"
+    revision = adapter_revision(source)
+    synced: list[tuple[str, bool]] = []
+
+    def note(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path.name, (home / "adapters" / revision).exists()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    kept = Path(stage_adapter(source, revision, home))
+    assert sorted(synced) == sorted((name, False) for name in (revision, *(path.name for path in kept.iterdir())))
+
+
 def copies_of(home: Path) -> set[str]:
     return {path.name for path in (home / "adapters").iterdir() if not path.name.startswith(".")}
 

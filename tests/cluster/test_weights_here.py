@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat.cluster.preflight.checks import PreflightRequest, inspect_node
+from longboat.cluster.preflight.checks import PreflightRequest, inspect_node, options_in_preflight
+from longboat.cluster.preflight.on_nodes import _TIMEOUT_S
 from longboat.cluster.protocol.messages import WeightsOrder
 from longboat.cluster.weights import member as member_module
 from longboat.cluster.weights.here import hold_weights, write_order
@@ -209,3 +210,27 @@ def test_a_storage_that_is_away_does_not_refuse_a_node_that_has_the_weights(
         server.before = lambda name: 401
         found = inspect_node(request).paths[server.source]
         assert (found.exists, found.config, found.detail) == (True, config, "")
+
+
+def test_a_node_asks_for_all_its_sources_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
+    config = '{"model_type": "llama"}'
+    together = threading.Barrier(3)
+
+    def meet(name: str) -> None:
+        together.wait(4)
+
+    with serving() as server:
+        for name in ("a", "b", "c"):
+            server.put(f"{name}/config.json", config.encode())
+        server.before = meet
+        sources = tuple(f"{server.source}/{name}" for name in ("a", "b", "c"))
+        found = inspect_node(PreflightRequest(paths=(), engines={}, gateway=None, fetched=sources)).paths
+    assert {source: finding.config for source, finding in found.items()} == dict.fromkeys(sources, config)
+
+
+def test_a_storage_that_hangs_leaves_time_for_the_weights_that_a_node_has() -> None:
+    options = options_in_preflight(WeightsSpec())
+    tries = options.retries + 1
+    assert tries * options.stall_s < _TIMEOUT_S / 2
+    assert tries * options.request_s <= _TIMEOUT_S / 2

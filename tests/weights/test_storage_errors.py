@@ -37,3 +37,8 @@ def test_a_missing_key_is_refused_with_the_places_of_keys(text: str) -> None:
     error = translated(Exception(text), "s3://bucket/m", "config.json")
     assert isinstance(error, RefusedError)
     assert "AWS_ACCESS_KEY_ID" in error.hint
+
+
+def test_the_cause_is_what_failed_and_not_the_request() -> None:
+    text = LOST.format("http://127.0.0.1:9/m/config.json").replace("Generic S3", "Generic HTTP")
+    assert "cannot be read: error sending" in str(translated(Exception(text), "http://127.0.0.1:9/m", "config.json"))

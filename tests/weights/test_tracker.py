@@ -154,3 +154,15 @@ def test_a_swarm_without_members_keeps_no_hashes() -> None:
     a.have = {0: "hash 0"}
     a.turn(0.0)
     assert b.turn(60.0, want=1).orders == (Order(piece=0, source=STORAGE),)
+
+
+def test_a_piece_that_a_node_has_with_another_hash_is_not_ordered_again() -> None:
+    tracker = Tracker(StorageLimits())
+    first, other = (Node(tracker, f"{name}:1", 3) for name in "ab")
+    first.have, other.have = {0: "right", 1: "right"}, {0: "other", 1: "other"}
+    first.turn(0.0)
+    assert [order.piece for order in other.turn(0.0, want=8).orders] == [2]
+    other.complete(0.1, 2)
+    assert other.turn(0.2, want=8).orders == ()
+    assert first.turn(0.3).num_hungry == 0
+    assert tracker.holders(KEY) == {"a:1": 2, "b:1": 1}

@@ -8,8 +8,10 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from longboat.catalog.formats.hf_config import read_config
 from longboat.catalog.read_model import read_gguf
@@ -25,6 +27,9 @@ from longboat.spec.secrets import read_secret
 from longboat.spec.types.source import is_gguf
 from longboat.spec.types.weights import WeightsSpec
 
+if TYPE_CHECKING:
+    from longboat.weights.sources.open_store import StorageOptions
+
 __all__ = (
     "EngineFinding",
     "NodeFindings",
@@ -32,9 +37,15 @@ __all__ = (
     "PreflightRequest",
     "inspect_node",
     "listening_problems",
+    "options_in_preflight",
 )
 
 CONNECT_TIMEOUT_S = 2.0
+STALL_S = 5.0
+"""A storage that sends nothing for this long is asked once more, and then given up."""
+REQUEST_S = 15.0
+"""The longest for one request to a storage, of a small file or a list."""
+ASKED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +126,7 @@ def inspect_node(request: PreflightRequest) -> NodeFindings:
         hostname=socket.gethostname(),
         paths={
             **{path: _path(path) for path in request.paths},
-            **{source: _in_storage(source, request.weights) for source in request.fetched},
+            **_in_storages(request.fetched, options_in_preflight(request.weights)),
         },
         engines={model: _engine(engine) for model, engine in request.engines.items()},
         host_problem=host_problem,
@@ -180,15 +191,29 @@ def _path(path: str) -> PathFinding:
     return PathFinding(exists=True, config=config)
 
 
-def _in_storage(source: str, spec: WeightsSpec) -> PathFinding:
+def options_in_preflight(spec: WeightsSpec) -> StorageOptions:
+    """Return how a look around asks the storage: it gives up in time for the weights that the node has."""
+    from longboat.weights.fetch.options_from import options_from
+
+    return replace(options_from(spec).storage, stall_s=STALL_S, request_s=REQUEST_S, retries=1)
+
+
+def _in_storages(sources: tuple[str, ...], options: StorageOptions) -> dict[str, PathFinding]:
+    """Ask for all sources at once: a storage that hangs takes as long for all as for one."""
+    if not sources:
+        return {}
+    with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(sources)), thread_name_prefix="sources") as pool:
+        return dict(zip(sources, pool.map(lambda source: _in_storage(source, options), sources), strict=True))
+
+
+def _in_storage(source: str, options: StorageOptions) -> PathFinding:
     """Ask the storage with this node's keys. Of a GGUF file only its presence is known before it is fetched.
 
     Where the storage cannot be asked, the weights that this node has are taken, as a fetch does.
     """
-    from longboat.weights.fetch.options_from import options_from
     from longboat.weights.sources.storage import Storage
 
-    storage = Storage(source, options_from(spec).storage)
+    storage = Storage(source, options)
     try:
         if is_gguf(source):
             storage.manifest()

@@ -11,6 +11,7 @@ from pathlib import Path
 from longboat.catalog.read_adapter import adapter_revision
 from longboat.catalog.readers.adapter import ADAPTER_FILES
 from longboat.core.errors import UserInputError
+from longboat.disk_sync import sync
 
 __all__ = ("adapters_folder", "stage_adapter")
 
@@ -36,6 +37,8 @@ def stage_adapter(source: Path, revision: str, home: Path) -> str:
             for name in ADAPTER_FILES:
                 shutil.copyfile(source / name, copy / name)
             found = adapter_revision(copy)
+            for path in (*copy.iterdir(), copy):  # a power cut leaves all of it, or no folder of this name
+                sync(path)
         except OSError as error:
             what = f"{error.filename or source} cannot be copied to {kept.parent}: {error.strerror}"
             raise UserInputError(what, hint="put the adapter's folder on every node") from error

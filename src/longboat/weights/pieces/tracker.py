@@ -43,10 +43,16 @@ class _Member:
 
     heard_at_s: float
     have: int = 0  # bit i: piece i
+    other: int = 0  # pieces that it has with another hash than the known one: it neither gives them nor gets them
     wrong: int = 0  # pieces that it has, and that others are not sent to get: they came with wrong bytes
     orders: dict[int, str] = field(default_factory=dict)  # piece that it fetches now → source
     excluded: dict[str, float] = field(default_factory=dict)  # source → until when it is not sent there
     num_wrong: int = 0  # wrong pieces that others got from it
+
+    @property
+    def holds(self) -> int:
+        """The pieces that it does not fetch."""
+        return self.have | self.other
 
     @property
     def gives(self) -> int:
@@ -75,9 +81,13 @@ class _Swarm:
         if not self.knows(piece):
             return
         bit = 1 << piece
-        if bit & ~member.have and self.hashes.setdefault(piece, sha256) == sha256:
-            member.have |= bit
-            self.num_holders[piece] += 1
+        if bit & member.have:
+            return
+        if self.hashes.setdefault(piece, sha256) != sha256:
+            member.other |= bit
+            return
+        member.have |= bit
+        self.num_holders[piece] += 1
 
     def knows(self, piece: int) -> bool:
         """Return whether the model has a piece of this number: a report may hold any."""
@@ -154,7 +164,7 @@ class Tracker:
             swarm.failed(member, failure, now_s)
         orders = self._orders(swarm, turn, member, now_s)
         others = (other for other in swarm.members.values() if other is not member)
-        return Answer(orders=orders, num_hungry=sum(1 for other in others if other.have != swarm.all))
+        return Answer(orders=orders, num_hungry=sum(1 for other in others if other.holds != swarm.all))
 
     def holders(self, key: str) -> dict[str, int]:
         """Return the number of pieces that each member of a swarm has."""
@@ -180,9 +190,9 @@ class Tracker:
         if STORAGE in member.excluded:
             return []
         given = self._reachable(swarm, member)
-        candidates = swarm.all & ~member.have & ~_bits(member.orders) & ~given & ~swarm.read_now()
+        candidates = swarm.all & ~member.holds & ~_bits(member.orders) & ~given & ~swarm.read_now()
         own = sum(1 for source in member.orders.values() if source == STORAGE)
-        hungry = sum(1 for other in swarm.members.values() if other.have != swarm.all)
+        hungry = sum(1 for other in swarm.members.values() if other.holds != swarm.all)
         share = max(1, self.limits.requests // max(1, hungry)) - own
         room = min(turn.want, share, self.limits.requests - self._num_reading())
         orders: list[Order] = []
@@ -196,7 +206,7 @@ class Tracker:
     def _from_nodes(self, swarm: _Swarm, address: str, member: _Member, room: int) -> list[Order]:
         """Order the rarest of some pieces that other nodes have, each from the node that gives least."""
         uploads = swarm.num_uploads()
-        missing = swarm.all & ~member.have & ~_bits(member.orders)
+        missing = swarm.all & ~member.holds & ~_bits(member.orders)
         free = {
             other: gives
             for other, found in swarm.members.items()

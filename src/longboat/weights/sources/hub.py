@@ -16,7 +16,6 @@ from longboat.weights.sources.storage_errors import MissingObjectError, RefusedE
 __all__ = ("HUB", "hub_address", "list_hub")
 
 HUB: Final = "https://huggingface.co"
-TIMEOUT_S = 30.0
 MAX_PAGES = 100
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -51,11 +50,11 @@ def hub_address(env: Mapping[str, str]) -> str:
 
 
 def list_hub(
-    address: str, repository: str, revision: str, headers: Mapping[str, str]
+    address: str, repository: str, revision: str, headers: Mapping[str, str], stall_s: float
 ) -> tuple[str, tuple[FileEntry, ...]]:
     """Return the commit of a revision, and its files. Raises TransferError where the hub does not give them."""
     where = f"hf:{repository}@{revision}"
-    with httpx.Client(timeout=TIMEOUT_S, headers=dict(headers), follow_redirects=True) as client:
+    with httpx.Client(timeout=stall_s, headers=dict(headers), follow_redirects=True) as client:
         named, _ = _get(client, f"{address}/api/models/{repository}/revision/{revision}", where, _Revision)
         if not _COMMIT.fullmatch(commit := named.sha):
             raise TransferError(f"the hub names no commit for {where}", hint="check HF_ENDPOINT")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ("StorageOptions", "open_store")
 
 CONNECT_S = 5.0
-REQUEST_S = 1800.0
 RETRY_S = 60.0
 
 
@@ -30,6 +29,7 @@ class StorageOptions:
     endpoint: str = ""  # of an S3 server; empty: the environment's, else AWS
     region: str = ""  # of S3; empty: the environment's, else us-east-1
     stall_s: float = 20.0  # a request that brings nothing for this long is given up
+    request_s: float = 1800.0  # the longest for one try of a request
     retries: int = 3  # of one request, by the client itself
 
 
@@ -82,7 +82,7 @@ def _client(options: StorageOptions, headers: dict[str, str]) -> dict[str, Any]:
         "allow_http": True,
         "connect_timeout": timedelta(seconds=min(options.stall_s, CONNECT_S)),
         "read_timeout": timedelta(seconds=options.stall_s),
-        "timeout": timedelta(seconds=REQUEST_S),
+        "timeout": timedelta(seconds=options.request_s),
     }
     retry = {"max_retries": options.retries, "retry_timeout": timedelta(seconds=RETRY_S)}
     return {"client_options": {**client, **({"default_headers": headers} if headers else {})}, "retry_config": retry}

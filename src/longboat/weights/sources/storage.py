@@ -122,7 +122,11 @@ class Storage:
         """List a model of the hub, and read it by its commit from now on."""
         where = self._location
         commit, entries = list_hub(
-            hub_address(self._env), where.container, where.revision, hub_headers(self._env, self._home)
+            hub_address(self._env),
+            where.container,
+            where.revision,
+            hub_headers(self._env, self._home),
+            self._options.stall_s,
         )
         self._location, self._store = replace(where, revision=commit), None
         return list(entries)

@@ -10,7 +10,7 @@ __all__ = ("MissingObjectError", "ObjectChangedError", "RefusedError", "translat
 
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
-_HTTP = re.compile(r"HTTP error: ([A-Za-z ]{1,80})")
+_HTTP = re.compile(r"- HTTP error: ([A-Za-z ]{1,80})")
 _REFUSED_CODES = re.compile(
     r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|"
     r"RequestTimeTooSkewed|AuthenticationFailed|AuthorizationFailure)</Code>"

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from longboat.core.errors import ClusterError, TransferError
+from longboat.disk_sync import sync
 from longboat.weights.pieces.manifest import FileEntry, Manifest, Piece, pieces_of, read_manifest
 from longboat.weights.store.piece_record import PieceRecord, write_at
 
@@ -166,15 +167,6 @@ def write_whole(path: Path, data: bytes) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_bytes(data)
     fresh.replace(path)
-
-
-def sync(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _boot_id() -> str:

@@ -17,12 +17,13 @@ from typing import Final
 import msgspec
 
 from longboat.core.errors import ClusterError, UserInputError
+from longboat.disk_sync import sync
 from longboat.file_lock import FileLock
 from longboat.telemetry import logger
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
 from longboat.weights.pieces.manifest import Manifest
 from longboat.weights.pieces.rate import Progress
-from longboat.weights.store.piece_folder import FILES, PieceFolder, sync
+from longboat.weights.store.piece_folder import FILES, PieceFolder
 from longboat.weights.store.places import Locks, Places
 from longboat.weights.store.progress_file import ProgressFile
 
