@@ -71,6 +71,18 @@ def test_peak_of_a_short_time_bounds_less() -> None:
     assert uppers[-1] == pytest.approx(10.0, rel=0.06)
 
 
+def test_what_came_by_the_clock_leads_little_above_the_peak() -> None:
+    """Ten minutes of 12 and ten of 20 requests, and then 18 where 12 came: scaled, 30 would come next."""
+
+    def rate_at(at_s: float) -> float:
+        return 18.0 if at_s >= 7200.0 else 20.0 if at_s % 1200.0 >= 600.0 else 12.0
+
+    forecast = played(rate_at, 7200.0 + 500.0, horizon_s=240.0).forecast()
+    assert forecast.name in ("20 minutes", "hour")
+    assert forecast.expected > 26.0
+    assert 20.0 < forecast.upper < 25.0
+
+
 def test_chance_moves_the_level_of_many_requests_less() -> None:
     def chance(rate: float) -> float:
         forecaster = Forecaster(horizon_s=30.0, share=0.95)

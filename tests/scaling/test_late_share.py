@@ -105,11 +105,14 @@ def test_newest_prompts_count_as_far_as_chance_does_not_explain_them() -> None:
     def drawn(mean: float, count: int) -> list[tuple[int, int]]:
         return [(max(20, int(draw.expovariate(1.0 / mean))), 100) for _ in range(count)]
 
-    def factor(lengths: list[tuple[int, int]]) -> float:
-        return heavier(lengths, mix_of(lengths, SPEED), SPEED)
+    def factor(lengths: list[tuple[int, int]], least: float = 0.0) -> float:
+        return heavier(lengths, mix_of(lengths, SPEED), SPEED, least=least)
 
     calm = drawn(1000.0, 2000)
     assert factor(calm) == 1.0
-    assert 1.3 < factor([*calm[250:], *drawn(2000.0, 250)]) < 1.8  # of 2,000 over 1,125, less two deviations
+    longer = [*calm[250:], *drawn(2000.0, 250)]
+    assert 1.6 < factor(longer) < 2.0  # 2,000 over 1,125 are well beyond chance, and count nearly whole
+    assert factor(longer) > factor(longer, least=300.0) > 1.0
+    assert factor(longer, least=1001.0) == 1.0
     assert factor([*calm[250:], *drawn(500.0, 250)]) == 1.0  # shorter ones may not stay
     assert factor([*calm[1601:], *drawn(3000.0, 100)]) == 1.0  # fewer than 500 say nothing

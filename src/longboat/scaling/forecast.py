@@ -29,6 +29,7 @@ _KEPT_ERRORS = 1024  # of one forecast
 _FADE = 0.995  # weight of older losses, for each bin
 _MOST_RATIO = 6.0
 _PEAK_ROOM = 1.05  # no bound is above the highest level that was seen, times this
+_CLOCK_ROOM = 1.15  # what came a while before, scaled to the present level, leads no further above the highest level
 _YOUNG_ROOM, _YOUNG = 0.2, 240  # more of it at first, and the bins until it is gone: a short time's peak says little
 _PRIOR_SPREADS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # errors that are assumed of two minutes or more
 _TINY = 1e-9
@@ -197,7 +198,8 @@ class Forecaster:
             return Forecast("level", 0.0, 0.0)
         _, way, expected = min(found, key=lambda one: one[0])
         room = _PEAK_ROOM + _YOUNG_ROOM * max(0.0, 1.0 - len(self._levels) / _YOUNG)
-        upper = min(way.upper(expected, self._share), max(self._peak * room, expected))
+        leads = min(expected, _CLOCK_ROOM * self._peak) if way.name in _SHORT else expected
+        upper = min(way.upper(expected, self._share), max(self._peak * room, leads))
         return Forecast(way.name, expected, max(self.level, upper))
 
     def _close(self, value: float) -> None:

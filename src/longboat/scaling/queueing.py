@@ -22,7 +22,7 @@ _ROUNDS = 12
 _EDGE = 1.2  # over the requests that may be late: single long prompts must not decide the number
 _POINTS = 400  # of the distribution of prompts
 _NEWEST = (250, 500, 1000)  # requests whose prompts may be longer than those of the sample, if it has twice as many
-_CHANCE = 3.0  # standard deviations that are left out of what the newest prompts ask for
+_CHANCE = 2.5  # standard deviations that chance explains of what the newest prompts ask for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +55,20 @@ def mix_of(lengths: Sequence[tuple[int, int]], speed: ReplicaSpeed) -> Mix:
     )
 
 
-def heavier(lengths: Sequence[tuple[int, int]], mix: Mix, speed: ReplicaSpeed) -> float:
-    """Return how many times the seconds of the whole sample the newest prompts take at least; 1 where it may be chance.
+def heavier(lengths: Sequence[tuple[int, int]], mix: Mix, speed: ReplicaSpeed, *, least: float = 0.0) -> float:
+    """Return how many times the seconds of the whole sample the newest prompts take; 1 where it may be chance.
 
-    lengths: the sample, oldest first; mix: of the sample
+    What is well beyond chance counts nearly whole. lengths: the sample, oldest first; mix: of the sample; least:
+    newest requests of which it is said
     """
     found, total_s, taken = 1.0, 0.0, 0
-    for newest in (one for one in _NEWEST if 2 * one <= len(lengths)):
+    for newest in (one for one in _NEWEST if least <= one <= len(lengths) / 2):
         total_s += sum([_prompt(tokens, speed)[0] for tokens, _ in lengths[-newest : len(lengths) - taken]])
         taken = newest
-        least = 1.0 - _CHANCE * math.sqrt(mix.variation / newest)
-        found = max(found, least * total_s / newest / mix.prompt_s)
+        ratio = total_s / newest / mix.prompt_s
+        more, chance = ratio - 1.0, _CHANCE * ratio * math.sqrt(mix.variation / newest)
+        if more > chance:
+            found = max(found, 1.0 + more - chance * chance / more)
     return found
 
 

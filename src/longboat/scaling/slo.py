@@ -78,8 +78,9 @@ class SloRule:
         forecast = self._forecaster.forecast()
         behind = self._seen.waiting / max(_CATCH_UP_S, self._cold_s)
         measured, room = max(self._forecaster.level, self._forecaster.surge), self._room.factor
-        load = max(room * forecast.upper, max(room, _OVER_MEASURED) * measured) + behind
-        load *= self._time.heavier
+        heavier = self._time.heavier  # the room is for longer prompts too, so the two are not multiplied whole
+        ahead, now = max(room, heavier * min(room, _OVER_MEASURED)), max(room, heavier * _OVER_MEASURED)
+        load = max(ahead * forecast.upper, now * measured) + heavier * behind
         staying = max(load, max(1.0, room) * max(forecast.upper, measured) + behind)  # what leaves cannot come back
         if self._needs is None:
             self._needs = Needs(now_s, current)

@@ -17,6 +17,8 @@ _ENOUGH, _ENOUGH_S = 50, 30.0
 """Lengths, or seconds since the first of them, until they stand for all: short requests end first."""
 _MIX_S = 10.0
 """Seconds between two looks at the lengths."""
+_NEWEST_S = 10.0
+"""Seconds at least whose prompts show that requests ask for more now."""
 _EXPONENTIAL = tuple(-math.log(1.0 - (at + 0.5) / 8.0) for at in range(8))
 _DEFAULT_SPEED = ReplicaSpeed(base_s=0.02, prompt_token_s=1e-4, sequence_s=5e-4, kv_token_s=1e-7)
 
@@ -63,7 +65,7 @@ class TimeModel:
         if self._lengths and (changed or now_s - self._mixed_s >= _MIX_S):
             lengths = tuple(self._lengths)
             self._mix, self._mixed_s = mix_of(lengths, self._speed), now_s
-            self.heavier = heavier(lengths, self._mix, self._speed)
+            self.heavier = heavier(lengths, self._mix, self._speed, least=_NEWEST_S * rate)
             self._counted.clear()
 
     def needed(self, rate: float) -> int:
