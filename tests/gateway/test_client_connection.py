@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
 from typing import Any
@@ -108,6 +109,55 @@ async def test_expect_continue_is_answered(make_upstream: Any, make_gateway: Any
     assert (await client.head())[0] == 100
     client.send(body)
     assert (await client.response()).json() == ASK
+
+
+_OFFER = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AA\r\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 100000])
+async def test_body_behind_an_offer_of_another_protocol_is_read_and_nothing_after_it(
+    chunked: bool, size: int, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    upstream = await make_upstream(echo_number)
+    client = await connect(await make_gateway(upstream))
+    body = json.dumps(ASK).encode()
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n%b%b\r\n\r\n" % (_OFFER, framing)
+    framed = b"%x\r\n%b\r\n0\r\nx-trailer: y\r\n\r\n" % (len(body), body) if chunked else body
+    sent = post_bytes({**ASK, "n": 0}) + head + framed + post_bytes(ASK)
+    for start in range(0, len(sent), size):
+        client.send(sent[start : start + size])
+        await asyncio.sleep(0)
+    assert (await client.response()).json() == {**ASK, "n": 0}
+    response = await client.response()
+    assert (response.json(), response.headers["connection"]) == (ASK, "close")
+    assert await client.at_end()
+    assert len(upstream.seen) == 2
+    assert b"upgrade" not in upstream.seen[1].head.lower()
+    assert b"http2-settings" not in upstream.seen[1].head.lower()
+
+
+async def test_body_behind_an_offer_of_another_protocol_keeps_the_limits(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    upstream = await make_upstream()
+    gateway = await make_gateway(upstream, max_body_bytes=1000, body_timeout_s=0.3)
+    start = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + _OFFER
+    for rest, status in (
+        (b"content-length: 1001\r\n\r\n", 413),
+        (b"transfer-encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001, 413),
+        (b"transfer-encoding: chunked\r\n\r\n3\r\nabcd\r\n", 400),
+        (b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", 400),
+        (b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: %b\r\n" % (b"y" * 900) * 80, 431),
+        (b"content-length: 9\r\n\r\nabc", 408),
+    ):
+        client = await connect(gateway)
+        client.send(start + rest)
+        assert (await client.response()).status == status
+        assert await client.at_end()
+    assert not upstream.seen
+    assert gateway.state.held_bytes == 0
 
 
 BAD = {
