@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_clo
 from gateway_lab import config, eventually, post_bytes
 
 from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.config import GatewayLimits
 from longboat.gateway.requests.client_link import ClientLink
+from longboat.gateway.requests.connection import ClientConnection
 from longboat.gateway.requests.request_reader import RequestReader
 
 ASK = {"model": "tiny", "messages": []}
@@ -332,6 +335,48 @@ async def test_client_that_does_not_take_the_end_of_its_answer_is_cut_off(make_g
     await eventually(lambda: bool(gateway.state.connections), "the connection is there")
     await eventually(lambda: not gateway.state.connections, "the connection is gone")
     slow.close()
+
+
+class SlowTransport:
+    """A transport whose client takes what a test says."""
+
+    def __init__(self) -> None:
+        self.waiting = 10_000_000
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_client_that_reads_slowly_gets_all_of_its_answer(closing: bool) -> None:
+    limits = GatewayLimits(client_stall_s=100.0, keepalive_s=1000.0)
+    connection, transport = ClientConnection(GatewayState(config(limits=limits))), SlowTransport()
+    connection.connection_made(transport)
+    if closing:
+        connection.close()
+    else:
+        connection.pause_writing()
+    now_s = time.monotonic()
+    for _ in range(5):
+        connection.sweep(now_s)
+        transport.waiting -= 1000
+        now_s += 80.0
+        connection.sweep(now_s)
+        assert not transport.aborted
+    connection.sweep(now_s + 90.0)
+    assert not transport.aborted
+    connection.sweep(now_s + 110.0)
+    assert transport.aborted
 
 
 async def test_next_request_that_trickles_beside_an_answer_is_refused(

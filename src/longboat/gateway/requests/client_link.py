@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from longboat.gateway.requests.pending_reply import PendingReply
 __all__ = ("ClientLink",)
 
 _LINGER_S = 1.0
+_ACKED = slice(120, 128)  # tcpi_bytes_acked in Linux's tcp_info
 
 
 class ClientLink:
@@ -120,3 +123,18 @@ class ClientLink:
         asked = select.poll()
         asked.register(sock.fileno(), select.POLLRDHUP)
         return bool(asked.poll(0))
+
+    def progress(self) -> int:
+        """Return a number that grows as the client takes what was written.
+
+        It is the bytes that its host acknowledged, less those that wait here. TLS hides some of the bytes that wait.
+        """
+        waiting: int = self.transport.get_write_buffer_size()
+        sock = self.transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0 or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return -waiting
+        try:
+            known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.stop)
+        except OSError:  # it has just closed
+            return -waiting
+        return int.from_bytes(known[_ACKED], sys.byteorder) - waiting
