@@ -163,6 +163,39 @@ async def test_body_behind_an_offer_of_another_protocol_keeps_the_limits(
     assert gateway.state.held_bytes == 0
 
 
+async def test_expect_continue_behind_a_running_answer_is_answered_after_it(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    go_on = asyncio.Event()
+
+    async def wait(seen: Seen) -> None:
+        await go_on.wait()
+        await echo_number(seen)
+
+    upstream = await make_upstream(wait)
+    gateway = await make_gateway(upstream, body_timeout_s=0.3)
+    client = await connect(gateway)
+    head, body = post_bytes(ASK, headers="expect: 100-continue\r\n").split(b"\r\n\r\n")
+    client.send(post_bytes(ASK) + head + b"\r\n\r\n")
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    await asyncio.sleep(0.8)  # longer than a body may take
+    go_on.set()
+    assert (await client.response()).json() == ASK
+    assert (await client.head())[0] == 100
+    client.send(body)
+    assert (await client.response()).json() == ASK
+    assert (await client.get("/livez")).status == 200
+
+
+async def test_body_that_came_without_the_word_is_answered_once(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    client = await connect(await make_gateway(await make_upstream(echo_number)))
+    client.send(post_bytes(ASK) + post_bytes(ASK, headers="expect: 100-continue\r\n"))
+    assert [(await client.response()).status for _ in range(2)] == [200, 200]
+    assert (await client.get("/livez")).status == 200
+
+
 BAD = {
     "two lengths": (b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello", 400),
     "length and chunked": (b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),

@@ -26,8 +26,8 @@ class ClientLink:
     """A client's connection as the reader of requests and the giver of answers see it."""
 
     __slots__ = (
-        "closes_after", "exchange", "idle_since_s", "is_deaf", "queue", "reads_later", "state", "transport",
-        "write_paused",
+        "closes_after", "exchange", "idle_since_s", "is_deaf", "owes_word", "queue", "reads_later", "state",
+        "transport", "word_s", "write_paused",
     )  # fmt: skip
 
     def __init__(self, state: GatewayState) -> None:
@@ -39,6 +39,8 @@ class ClientLink:
         self.is_deaf = False  # nothing more is read
         self.reads_later = False  # reading is paused until the requests that wait were answered
         self.write_paused = False
+        self.owes_word = False  # the client waits for ``100 Continue`` before it sends a body
+        self.word_s = 0.0  # when it got that last (monotonic)
         self.closes_after = False  # the connection ends with the present answer
 
     @property
@@ -69,6 +71,13 @@ class ClientLink:
             self.linger()
 
     # writing
+
+    def give_word(self) -> None:
+        """Let the client send the body for which it waits, once no answer is owed before."""
+        if self.owes_word and not self.is_busy:
+            self.owes_word = False
+            self.word_s = time.monotonic()
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, if it is still there."""

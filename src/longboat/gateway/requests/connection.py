@@ -148,7 +148,7 @@ class ClientConnection(ClientLink):
 
     def exchange_done(self, *, keep: bool) -> None:
         self.exchange = None
-        if keep and not self.closes_after and not self.queue and not self.reads_later:
+        if keep and not self.closes_after and not self.queue and not self.reads_later and not self.owes_word:
             self.idle_since_s = 0.0
             return
         self.answered(keep=keep)
@@ -161,6 +161,7 @@ class ClientConnection(ClientLink):
         if not self.queue and not self.is_deaf and not self.transport.is_closing():
             self.reads_later = False
             self.transport.resume_reading()
+            self.give_word()
 
     def _answer(self, request: Request, known: KnownHead | None) -> bool:
         """Return False where a defect ended the connection: it must end this one and no other."""

@@ -75,8 +75,10 @@ class RequestReader:
 
     def sweep(self, request: Request, now_s: float) -> None:
         """Refuse a request that comes too slowly."""
+        if self._link.owes_word:
+            return
         limits = self._state.limits
-        spent_s = now_s - request.received_s
+        spent_s = now_s - max(request.received_s, self._link.word_s)
         if self._in_head:
             if spent_s > limits.head_timeout_s:
                 self._refuse(error_responses.too_slow("request head", limits.head_timeout_s))
@@ -120,8 +122,9 @@ class RequestReader:
         self._complete_head(request)
         if request.refusal is not None:
             raise _RefusedError(request.refusal)
-        if _waits_for_word(request) and not self._link.is_busy:
-            self._link.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if _waits_for_word(request):
+            self._link.owes_word = True
+            self._link.give_word()
 
     def on_body(self, body: bytes) -> None:
         request = self.request
@@ -146,6 +149,7 @@ class RequestReader:
         if not request.keep_alive and self._parser.should_upgrade() and _has_body(request):
             return  # of a request that offers another protocol, the parser leaves the body out
         self.request = None
+        self._link.owes_word = False
         if self._first_block is not None:
             self._state.heads.learn(self._first_block, request)
             self._first_block = None
