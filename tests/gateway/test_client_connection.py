@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_clo
 from gateway_lab import config, eventually, post_bytes
 
 from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.config import GatewayLimits
 from longboat.gateway.requests.client_link import ClientLink
+from longboat.gateway.requests.connection import ClientConnection
 from longboat.gateway.requests.request_reader import RequestReader
 
 ASK = {"model": "tiny", "messages": []}
@@ -108,6 +112,88 @@ async def test_expect_continue_is_answered(make_upstream: Any, make_gateway: Any
     assert (await client.head())[0] == 100
     client.send(body)
     assert (await client.response()).json() == ASK
+
+
+_OFFER = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AA\r\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 100000])
+async def test_body_behind_an_offer_of_another_protocol_is_read_and_nothing_after_it(
+    chunked: bool, size: int, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    upstream = await make_upstream(echo_number)
+    client = await connect(await make_gateway(upstream))
+    body = json.dumps(ASK).encode()
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n%b%b\r\n\r\n" % (_OFFER, framing)
+    framed = b"%x\r\n%b\r\n0\r\nx-trailer: y\r\n\r\n" % (len(body), body) if chunked else body
+    sent = post_bytes({**ASK, "n": 0}) + head + framed + post_bytes(ASK)
+    for start in range(0, len(sent), size):
+        client.send(sent[start : start + size])
+        await asyncio.sleep(0)
+    assert (await client.response()).json() == {**ASK, "n": 0}
+    response = await client.response()
+    assert (response.json(), response.headers["connection"]) == (ASK, "close")
+    assert await client.at_end()
+    assert len(upstream.seen) == 2
+    assert b"upgrade" not in upstream.seen[1].head.lower()
+    assert b"http2-settings" not in upstream.seen[1].head.lower()
+
+
+async def test_body_behind_an_offer_of_another_protocol_keeps_the_limits(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    upstream = await make_upstream()
+    gateway = await make_gateway(upstream, max_body_bytes=1000, body_timeout_s=0.3)
+    start = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + _OFFER
+    for rest, status in (
+        (b"content-length: 1001\r\n\r\n", 413),
+        (b"transfer-encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001, 413),
+        (b"transfer-encoding: chunked\r\n\r\n3\r\nabcd\r\n", 400),
+        (b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", 400),
+        (b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: %b\r\n" % (b"y" * 900) * 80, 431),
+        (b"content-length: 9\r\n\r\nabc", 408),
+    ):
+        client = await connect(gateway)
+        client.send(start + rest)
+        assert (await client.response()).status == status
+        assert await client.at_end()
+    assert not upstream.seen
+    assert gateway.state.held_bytes == 0
+
+
+async def test_expect_continue_behind_a_running_answer_is_answered_after_it(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    go_on = asyncio.Event()
+
+    async def wait(seen: Seen) -> None:
+        await go_on.wait()
+        await echo_number(seen)
+
+    upstream = await make_upstream(wait)
+    gateway = await make_gateway(upstream, body_timeout_s=0.3)
+    client = await connect(gateway)
+    head, body = post_bytes(ASK, headers="expect: 100-continue\r\n").split(b"\r\n\r\n")
+    client.send(post_bytes(ASK) + head + b"\r\n\r\n")
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    await asyncio.sleep(0.8)  # longer than a body may take
+    go_on.set()
+    assert (await client.response()).json() == ASK
+    assert (await client.head())[0] == 100
+    client.send(body)
+    assert (await client.response()).json() == ASK
+    assert (await client.get("/livez")).status == 200
+
+
+async def test_body_that_came_without_the_word_is_answered_once(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    client = await connect(await make_gateway(await make_upstream(echo_number)))
+    client.send(post_bytes(ASK) + post_bytes(ASK, headers="expect: 100-continue\r\n"))
+    assert [(await client.response()).status for _ in range(2)] == [200, 200]
+    assert (await client.get("/livez")).status == 200
 
 
 BAD = {
@@ -282,6 +368,48 @@ async def test_client_that_does_not_take_the_end_of_its_answer_is_cut_off(make_g
     await eventually(lambda: bool(gateway.state.connections), "the connection is there")
     await eventually(lambda: not gateway.state.connections, "the connection is gone")
     slow.close()
+
+
+class SlowTransport:
+    """A transport whose client takes what a test says."""
+
+    def __init__(self) -> None:
+        self.waiting = 10_000_000
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_client_that_reads_slowly_gets_all_of_its_answer(closing: bool) -> None:
+    limits = GatewayLimits(client_stall_s=100.0, keepalive_s=1000.0)
+    connection, transport = ClientConnection(GatewayState(config(limits=limits))), SlowTransport()
+    connection.connection_made(transport)
+    if closing:
+        connection.close()
+    else:
+        connection.pause_writing()
+    now_s = time.monotonic()
+    for _ in range(5):
+        connection.sweep(now_s)
+        transport.waiting -= 1000
+        now_s += 80.0
+        connection.sweep(now_s)
+        assert not transport.aborted
+    connection.sweep(now_s + 90.0)
+    assert not transport.aborted
+    connection.sweep(now_s + 110.0)
+    assert transport.aborted
 
 
 async def test_next_request_that_trickles_beside_an_answer_is_refused(

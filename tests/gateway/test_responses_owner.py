@@ -10,6 +10,7 @@ from fake_upstream import STREAM_HEAD, FakeUpstream, Seen, chunk
 from gateway_lab import EVEN, RawClient, Response, endpoint, keyed, table
 
 from longboat.core.policy import Alias, Policy, TenantPolicy, WeightedPool
+from longboat.gateway.upstreams.response_affinity import ResponseAffinity
 
 ASK = {"model": "tiny", "input": "hello"}
 PATH = "/v1/responses"
@@ -96,6 +97,50 @@ async def test_unknown_responses_and_other_tenants_get_the_same_404(
     assert (await client.get(f"{PATH}/{name}")).status == 401
     assert sum(len(u.seen) for u in two_keepers) == num_seen
     assert (await client.get(f"{PATH}/{name}", mine)).status == 200
+
+
+async def test_tenant_cannot_take_over_a_response_that_it_names(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    names = iter(("victim", "mine", "victim"))
+
+    async def script(seen: Seen) -> None:
+        document = {"data": [{"id": "resp_victim"}]} if b"input_items" in seen.head else {"id": f"resp_{next(names)}"}
+        body = json.dumps(document).encode()
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        await seen.send(head % len(body) + body)
+
+    policy, (a, b) = keyed(TenantPolicy(name="a"), TenantPolicy(name="b"))
+    gateway = await make_gateway(await make_upstream(script), policy=policy)
+    client = await connect(gateway)
+    await client.post(ASK, PATH, a)
+    await client.post(ASK, PATH, b)
+    assert (await client.get(f"{PATH}/resp_mine/input_items", b)).status == 200
+    assert gateway.state.owners.find("resp_victim").tenant == "a"
+    await client.post(ASK, PATH, b)  # an engine gives it the same id
+    assert gateway.state.owners.find("resp_victim").tenant == "a"
+
+
+def test_response_of_another_tenant_stays_that_tenants() -> None:
+    owners = ResponseAffinity()
+    owners.learn(b'{"id":"resp_x"}', tenant="a", model="tiny", key="r0")
+    owners.learn(b'{"id":"resp_x"}', tenant="b", model="tiny", key="r1")
+    assert owners.of("resp_x", "b") is None
+    owners.learn(b'{"id":"resp_x"}', tenant="a", model="tiny", key="r2")
+    assert owners.of("resp_x", "a").key == "r2"  # type: ignore[union-attr]
+
+
+async def test_list_of_input_items_teaches_nothing(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    async def script(seen: Seen) -> None:
+        name = "other" if b"input_items" in seen.head else "mine"
+        body = b'{"id": "resp_%b"}' % name.encode()
+        await seen.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+    gateway = await make_gateway(await make_upstream(script))
+    client = await connect(gateway)
+    await client.post(ASK, PATH)
+    assert (await client.get(f"{PATH}/resp_mine/input_items")).status == 200
+    assert gateway.state.owners.find("resp_other") is None
 
 
 @pytest.mark.parametrize(

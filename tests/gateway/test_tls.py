@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import trustme
 from fake_upstream import DEADLINE_S, STREAM_HEAD, FakeUpstream, Seen, chunk, event
-from gateway_lab import RawClient, config, endpoint, eventually, table
+from gateway_lab import RawClient, config, endpoint, eventually, post_bytes, table
 
 from longboat.core.errors import UserInputError
 from longboat.gateway.http.tls import ServerTls
 from longboat.gateway.process.server import Gateway
+from longboat.gateway.requests.connection import ClientConnection
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -99,6 +100,31 @@ async def test_tls_streams(
     client = await to(await make_tls(await make_upstream(script)), pair.client())
     answer = await client.post({**ASK, "stream": True})
     assert answer.complete and answer.body.count(b"data: ") == 4
+    client.abort()
+
+
+async def test_progress_of_a_client_that_reads_slowly_is_seen_through_tls(
+    make_tls: MakeTls, make_upstream: Callable[..., Awaitable[FakeUpstream]], pair: Pair
+) -> None:
+    size = 12_000_000
+
+    async def numbers(seen: Seen) -> None:
+        await seen.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % size)
+        await seen.send(b"[" + b"1" * (size - 2) + b"]")
+
+    upstream = await make_upstream(numbers)
+    gateway = await make_tls(upstream)
+    client = await to(gateway, pair.client())
+    client.writer.transport.pause_reading()
+    client.send(post_bytes({"model": "tiny", "input": "x"}, "/v1/embeddings"))
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    [connection] = gateway.state.connections
+    assert isinstance(connection, ClientConnection)
+    await eventually(lambda: connection.exchange is None, "the answer is written")
+    before = connection.progress()
+    client.writer.transport.resume_reading()
+    assert len((await client.response()).body) == size
+    await eventually(lambda: connection.progress() > before + size // 4, "the client's progress is seen")
     client.abort()
 
 

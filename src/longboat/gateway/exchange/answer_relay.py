@@ -138,7 +138,7 @@ class AnswerRelay:
             call.first_byte_s = now_s
             if relay.events and self.status < 400 and call.lease is not None and call.lease.trip is not None:
                 call.lease.trip.first_token(now_s)
-            if call.api.remembers_owner and self.status < 400:
+            if call.api.remembers_owner and call.facts is not None and self.status < 400:  # it made a response
                 self.state.owners.learn(body, tenant=call.tenant.name, model=call.pool, key=upstream.key)
         elif relay.events and not last:
             call.series.itl.observe(now_s - self.last_block_s)  # type: ignore[union-attr]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,14 +19,15 @@ from longboat.gateway.requests.pending_reply import PendingReply
 __all__ = ("ClientLink",)
 
 _LINGER_S = 1.0
+_ACKED = slice(120, 128)  # tcpi_bytes_acked in Linux's tcp_info
 
 
 class ClientLink:
     """A client's connection as the reader of requests and the giver of answers see it."""
 
     __slots__ = (
-        "closes_after", "exchange", "idle_since_s", "is_deaf", "queue", "reads_later", "state", "transport",
-        "write_paused",
+        "closes_after", "exchange", "idle_since_s", "is_deaf", "owes_word", "queue", "reads_later", "state",
+        "transport", "word_s", "write_paused",
     )  # fmt: skip
 
     def __init__(self, state: GatewayState) -> None:
@@ -36,6 +39,8 @@ class ClientLink:
         self.is_deaf = False  # nothing more is read
         self.reads_later = False  # reading is paused until the requests that wait were answered
         self.write_paused = False
+        self.owes_word = False  # the client waits for ``100 Continue`` before it sends a body
+        self.word_s = 0.0  # when it got that last (monotonic)
         self.closes_after = False  # the connection ends with the present answer
 
     @property
@@ -66,6 +71,13 @@ class ClientLink:
             self.linger()
 
     # writing
+
+    def give_word(self) -> None:
+        """Let the client send the body for which it waits, once no answer is owed before."""
+        if self.owes_word and not self.is_busy:
+            self.owes_word = False
+            self.word_s = time.monotonic()
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, if it is still there."""
@@ -120,3 +132,18 @@ class ClientLink:
         asked = select.poll()
         asked.register(sock.fileno(), select.POLLRDHUP)
         return bool(asked.poll(0))
+
+    def progress(self) -> int:
+        """Return a number that grows as the client takes what was written.
+
+        It is the bytes that its host acknowledged, less those that wait here. TLS hides some of the bytes that wait.
+        """
+        waiting: int = self.transport.get_write_buffer_size()
+        sock = self.transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0 or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return -waiting
+        try:
+            known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.stop)
+        except OSError:  # it has just closed
+            return -waiting
+        return int.from_bytes(known[_ACKED], sys.byteorder) - waiting

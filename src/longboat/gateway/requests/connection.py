@@ -21,12 +21,13 @@ __all__ = ("ClientConnection",)
 class ClientConnection(ClientLink):
     """An asyncio protocol by its methods. Reads on while an answer runs, to notice at once that a client goes."""
 
-    __slots__ = ("_reader", "_stalled_since_s")
+    __slots__ = ("_progress", "_reader", "_stalled_since_s")
 
     def __init__(self, state: GatewayState) -> None:
         super().__init__(state)
         self._reader: RequestReader | None = None  # while the connection is open
         self._stalled_since_s = 0.0  # when the client stopped reading
+        self._progress = 0  # of the client at the last sweep, while bytes wait for it
 
     # what the loop calls
 
@@ -101,6 +102,8 @@ class ClientConnection(ClientLink):
     def sweep(self, now_s: float) -> None:
         """Check every limit in seconds of this connection, five times a second."""
         limits, reader = self.state.limits, self._reader
+        if self.write_paused or (self.is_deaf and self.exchange is None):
+            self._note_progress(now_s)
         if self.write_paused and now_s - self._stalled_since_s > limits.client_stall_s:
             self.transport.abort()
         elif self.exchange is not None:
@@ -123,6 +126,12 @@ class ClientConnection(ClientLink):
             elif now_s - self.idle_since_s > limits.keepalive_s:
                 self.close()
 
+    def _note_progress(self, now_s: float) -> None:
+        """Restart the clocks of a client that does not read where it read something since the last sweep."""
+        before, self._progress = self._progress, self.progress()
+        if self._progress > before:
+            self._stalled_since_s = self.idle_since_s = now_s
+
     def stop_when_idle(self) -> None:
         """Close now, or after the answers that are owed."""
         if self.is_busy or (self._reader is not None and self._reader.request is not None):
@@ -139,7 +148,7 @@ class ClientConnection(ClientLink):
 
     def exchange_done(self, *, keep: bool) -> None:
         self.exchange = None
-        if keep and not self.closes_after and not self.queue and not self.reads_later:
+        if keep and not self.closes_after and not self.queue and not self.reads_later and not self.owes_word:
             self.idle_since_s = 0.0
             return
         self.answered(keep=keep)
@@ -152,6 +161,7 @@ class ClientConnection(ClientLink):
         if not self.queue and not self.is_deaf and not self.transport.is_closing():
             self.reads_later = False
             self.transport.resume_reading()
+            self.give_word()
 
     def _answer(self, request: Request, known: KnownHead | None) -> bool:
         """Return False where a defect ended the connection: it must end this one and no other."""

@@ -49,10 +49,14 @@ class RequestReader:
         self._wire_bytes += len(data)
         self._first_bytes = len(data) if self.request is None else 0
         self._first_block = data if self.request is None and not self._link.is_busy else None
+        head_end = -1  # of a request that offers another protocol
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._ignore_upgrade()
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                head_end = offer.args[0]
+            if head_end >= 0 and self.request is not None:
+                self._read_plain_body(self.request, data[head_end:])
         except httptools.HttpParserCallbackError as error:
             if not isinstance(error.__context__, _RefusedError):
                 raise  # a defect of the gateway: the loop reports it and closes the connection
@@ -71,8 +75,10 @@ class RequestReader:
 
     def sweep(self, request: Request, now_s: float) -> None:
         """Refuse a request that comes too slowly."""
+        if self._link.owes_word:
+            return
         limits = self._state.limits
-        spent_s = now_s - request.received_s
+        spent_s = now_s - max(request.received_s, self._link.word_s)
         if self._in_head:
             if spent_s > limits.head_timeout_s:
                 self._refuse(error_responses.too_slow("request head", limits.head_timeout_s))
@@ -116,8 +122,9 @@ class RequestReader:
         self._complete_head(request)
         if request.refusal is not None:
             raise _RefusedError(request.refusal)
-        if _waits_for_word(request) and not self._link.is_busy:
-            self._link.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if _waits_for_word(request):
+            self._link.owes_word = True
+            self._link.give_word()
 
     def on_body(self, body: bytes) -> None:
         request = self.request
@@ -137,8 +144,12 @@ class RequestReader:
             self._num_loose = 0
 
     def on_message_complete(self) -> None:
-        request, self.request = self.request, None
+        request = self.request
         assert request is not None
+        if not request.keep_alive and self._parser.should_upgrade() and _has_body(request):
+            return  # of a request that offers another protocol, the parser leaves the body out
+        self.request = None
+        self._link.owes_word = False
         if self._first_block is not None:
             self._state.heads.learn(self._first_block, request)
             self._first_block = None
@@ -159,7 +170,7 @@ class RequestReader:
             noted[DEPLOYMENT] = deployment
         version = parser.get_http_version()
         request.http_1_0 = version == "1.0"
-        request.keep_alive = parser.should_keep_alive() and not request.http_1_0
+        request.keep_alive = parser.should_keep_alive() and not request.http_1_0 and not parser.should_upgrade()
         given = noted.get(b"x-request-id")
         is_good = given is not None and _REQUEST_ID.fullmatch(given)
         request.request_id = given.decode("ascii") if given is not None and is_good else self._state.new_request_id()
@@ -183,13 +194,14 @@ class RequestReader:
         elif self._wire_bytes > 2 * limits.max_head_bytes + 262144 + _MAX_FRAMING_RATIO * request.held_bytes:
             self._refuse(error_responses.bad_http("its chunks are mostly framing"))
 
-    def _ignore_upgrade(self) -> None:
-        """Answer a request that offered another protocol in this one, and read nothing after it."""
-        self._link.is_deaf = True
-        if self._link.is_busy:
-            self._link.closes_after = True
-        else:
-            self._link.linger()
+    def _read_plain_body(self, request: Request, rest: bytes) -> None:
+        """Read the body of a request that offers another protocol. rest: what has come of it"""
+        head_bytes = self._head_bytes
+        self._parser = httptools.HttpRequestParser(_BodyListener(self))
+        self._parser.feed_data(_plain_head(request))
+        self._head_bytes = head_bytes
+        if rest:
+            self._parser.feed_data(rest)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Queue the answer to a request that cannot be read to its end; nothing after it is read."""
@@ -203,6 +215,31 @@ class RequestReader:
         request.keep_alive = False
         request.request_id = request.request_id or self._state.new_request_id()
         self._link.accept(request)
+
+
+class _BodyListener:
+    """The listener of a parser that reads the body of a request whose head was read before, and nothing after it."""
+
+    def __init__(self, reader: RequestReader) -> None:
+        self.on_header = reader.on_header  # counts trailers
+        self.on_body = reader.on_body
+        self.on_message_complete = reader.on_message_complete
+
+
+def _has_body(request: Request) -> bool:
+    """Return whether a body follows the head, as the parser that accepted the head understands it."""
+    noted = request.noted
+    length = int(noted.get(b"content-length", b"0"))
+    return request.method != "CONNECT" and (length > 0 or b"transfer-encoding" in noted)
+
+
+def _plain_head(request: Request) -> bytes:
+    """Return a head that announces the same body, offers no other protocol, and lets nothing follow the body."""
+    noted = request.noted
+    framing = b"transfer-encoding: chunked"
+    if b"transfer-encoding" not in noted:
+        framing = b"content-length: %d" % int(noted[b"content-length"])
+    return b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n%b\r\n\r\n" % framing
 
 
 def _waits_for_word(request: Request) -> bool:

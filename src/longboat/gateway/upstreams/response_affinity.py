@@ -29,15 +29,17 @@ class ResponseAffinity:
         self._by_id: dict[str, Owner] = {}
 
     def learn(self, body: bytes, *, tenant: str, model: str, key: str) -> None:
-        """Remember the response whose id stands in ``body``.
+        """Remember the response whose id stands in ``body``. One of another tenant stays that tenant's.
 
         body: the beginning of a response: a JSON document, or an event that holds the id
         """
         found = _ID.search(body[:_LOOK_BYTES])
         if found is None:
             return
-        by_id = self._by_id
-        by_id[found.group(1).decode()] = Owner(tenant, model, key)
+        by_id, name = self._by_id, found.group(1).decode()
+        if name in by_id and by_id[name].tenant != tenant:
+            return
+        by_id[name] = Owner(tenant, model, key)
         if len(by_id) > _MAX_OWNERS:
             del by_id[next(iter(by_id))]
 
