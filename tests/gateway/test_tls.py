@@ -17,6 +17,7 @@ from gateway_lab import RawClient, config, endpoint, eventually, post_bytes, tab
 from longboat.core.errors import UserInputError
 from longboat.gateway.http.tls import ServerTls
 from longboat.gateway.process.server import Gateway
+from longboat.gateway.requests.client_link import progress_of
 from longboat.gateway.requests.connection import ClientConnection
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
@@ -121,10 +122,10 @@ async def test_progress_of_a_client_that_reads_slowly_is_seen_through_tls(
     [connection] = gateway.state.connections
     assert isinstance(connection, ClientConnection)
     await eventually(lambda: connection.exchange is None, "the answer is written")
-    before = connection.progress()
+    before = progress_of(connection.transport)
     client.writer.transport.resume_reading()
     assert len((await client.response()).body) == size
-    await eventually(lambda: connection.progress() > before + size // 4, "the client's progress is seen")
+    await eventually(lambda: progress_of(connection.transport) > before + size // 4, "the client's progress is seen")
     client.abort()
 
 

@@ -16,7 +16,7 @@ from longboat.gateway.exchange.exchange import Exchange
 from longboat.gateway.http.request import Request
 from longboat.gateway.requests.pending_reply import PendingReply
 
-__all__ = ("ClientLink",)
+__all__ = ("ClientLink", "progress_of")
 
 _LINGER_S = 1.0
 _ACKED = slice(120, 128)  # tcpi_bytes_acked in Linux's tcp_info
@@ -133,17 +133,18 @@ class ClientLink:
         asked.register(sock.fileno(), select.POLLRDHUP)
         return bool(asked.poll(0))
 
-    def progress(self) -> int:
-        """Return a number that grows as the client takes what was written.
 
-        It is the bytes that its host acknowledged, less those that wait here. TLS hides some of the bytes that wait.
-        """
-        waiting: int = self.transport.get_write_buffer_size()
-        sock = self.transport.get_extra_info("socket")
-        if sock is None or sock.fileno() < 0 or sock.family not in (socket.AF_INET, socket.AF_INET6):
-            return -waiting
-        try:
-            known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.stop)
-        except OSError:  # it has just closed
-            return -waiting
-        return int.from_bytes(known[_ACKED], sys.byteorder) - waiting
+def progress_of(transport: asyncio.Transport) -> int:
+    """Return a number that grows as a client takes what was written to it.
+
+    It is the bytes that its host acknowledged, less those that wait here. TLS hides some of the bytes that wait.
+    """
+    waiting: int = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0 or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return -waiting
+    try:
+        known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.stop)
+    except OSError:  # it has just closed
+        return -waiting
+    return int.from_bytes(known[_ACKED], sys.byteorder) - waiting

@@ -11,7 +11,7 @@ from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import SWEEP_S
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.tls import TlsTransport
-from longboat.gateway.requests.client_link import ClientLink
+from longboat.gateway.requests.client_link import ClientLink, progress_of
 from longboat.gateway.requests.request_reader import RequestReader
 from longboat.gateway.requests.respond import answer_request, report_defect
 
@@ -128,7 +128,7 @@ class ClientConnection(ClientLink):
 
     def _note_progress(self, now_s: float) -> None:
         """Restart the clocks of a client that does not read where it read something since the last sweep."""
-        before, self._progress = self._progress, self.progress()
+        before, self._progress = self._progress, progress_of(self.transport)
         if self._progress > before:
             self._stalled_since_s = self.idle_since_s = now_s
 
