@@ -166,7 +166,7 @@ async def test_few_planners_run_at_once_and_the_rest_is_refused(tmp_path: Path) 
     workers = PlanWorkers(None, command=[sys.executable, "-c", text], deadline_s=4.0)
     asking = [asyncio.create_task(workers.answer({"n": n}, 0.0)) for n in range(12)]
     for _ in range(400):
-        if len(list(started.iterdir())) == 2:
+        if len(list(started.iterdir())) == 2 and sum(task.done() for task in asking) >= 4:
             break
         await asyncio.sleep(0.02)
     busy = [task.result() for task in asking if task.done()]
