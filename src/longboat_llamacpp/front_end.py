@@ -89,8 +89,7 @@ class FrontEnd:
         try:
             return await self._relay(request, terms)
         except aiohttp.ClientError as error:
-            is_refused = isinstance(getattr(error, "os_error", None), ConnectionRefusedError)
-            if self._is_reached and is_refused:
+            if self._is_reached and isinstance(error, aiohttp.ClientConnectorError):
                 self._give_up()  # it was asked to end, and waits for its responses, which do not go on
             if request.transport is not None:
                 request.transport.abort()  # a response that had begun must not look whole

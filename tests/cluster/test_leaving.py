@@ -58,11 +58,3 @@ def test_a_late_sibling_gets_the_answers_and_the_time_for_it() -> None:
 
 def test_only_replicas_that_drain_are_told_anything() -> None:
     assert Leaving().look([replica("a"), replica("b", Phase.GONE)], lambda _model: RULES, 0.0) == {}
-
-
-def test_the_last_of_a_revision_is_not_its_own_heir() -> None:
-    leaving = Leaving()
-    ready = [replica("old"), replica("other")]
-    leaving.look(ready, lambda _model: RULES, 0.0)
-    assert leaving.stay(LEAVING, RULES, 0.1).patience_s == RULES.drain_s + MOVE_S
-    assert leaving.stay(replica("other", Phase.DRAINING), RULES, 0.1).patience_s == RULES.limit_s

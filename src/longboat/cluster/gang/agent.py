@@ -180,7 +180,7 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         rank, self._rank = self._rank, None
         if rank is None:
             return
-        self._heartbeat.end(on_request=grace_s > 0)
+        self._heartbeat.end()
         if grace_s > 0:
             rank.terminate(grace_s)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -40,7 +39,7 @@ class Leaving:
         self._began_s: dict[str, float] = {}
         self._moved_s: dict[str, float] = {}
         self.looked_s = 0.0
-        self._heirs = Counter[tuple[str, str, str]]()  # revision → ready replicas that resume its responses
+        self._heirs: set[tuple[str, str, str]] = set()  # revisions of which a ready replica resumes responses
 
     def look(
         self, states: Iterable[ReplicaState], rules: Callable[[ReplicaState], LeaveRules], now_s: float
@@ -48,18 +47,15 @@ class Leaving:
         """Return draining replica → how it stays. states: all replicas of the fleet; rules: of one of them."""
         self.looked_s, states = now_s, tuple(states)
         leaving = {state.replica: state for state in states if state.phase is Phase.DRAINING}
-        self._heirs = Counter(_revision(s) for s in states if s.phase is Phase.READY and _resumes(s))
+        self._heirs = {_revision(state) for state in states if state.phase is Phase.READY and _resumes(state)}
         self._began_s = {replica: self._began_s.get(replica, now_s) for replica in leaving}
         self._moved_s = {replica: at_s for replica, at_s in self._moved_s.items() if replica in leaving}
         return {replica: self.stay(state, rules(state), now_s) for replica, state in leaving.items()}
 
     def stay(self, state: ReplicaState, rules: LeaveRules, now_s: float) -> Stay:
         """Return how a draining replica stays, by the other replicas of the last look."""
-        if state.replica not in self._began_s:  # it was ready at the last look
-            self._began_s[state.replica] = now_s
-            self._heirs[_revision(state)] -= 1
-        waited_s = now_s - self._began_s[state.replica]
-        if not _resumes(state) or self._heirs[_revision(state)] <= 0:
+        waited_s = now_s - self._began_s.setdefault(state.replica, now_s)
+        if not _resumes(state) or _revision(state) not in self._heirs:
             self._moved_s.pop(state.replica, None)
             return Stay(patience_s=max(0.0, rules.limit_s - waited_s), moving=False)
         if waited_s < rules.drain_s:

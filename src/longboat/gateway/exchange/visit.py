@@ -284,8 +284,6 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         dead = await is_dead(upstream, upstream.limits.connect_timeout_s)
         if dead:
             await asyncio.sleep(_QUARANTINE_S)
-            if upstream.beats and not upstream.lost:
-                await asyncio.sleep(_QUARANTINE_S)
             if not upstream.quits:  # its last heartbeat came meanwhile
                 self._host.suspect(upstream.key)
         self._host.guard(functools.partial(self._host.left, Judged(upstream.key, dead=dead)))

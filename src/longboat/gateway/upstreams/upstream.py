@@ -228,7 +228,6 @@ class Upstream(RoutedEndpoint):  # size: one flat record, because each choice of
     def mark_up(self) -> None:
         """Use the endpoint again, where the table has it as ready."""
         self.lost, self.ready, self.is_moved = "", self.announced_ready, False
-        self.quits = False
 
     def hold(self, seconds: float) -> None:
         """Send nothing there for a while: it asked for that."""

@@ -60,7 +60,7 @@ class Store:
         """Return a whole model; None where it is not there or not readable, or its files have other sizes."""
         try:
             found = PieceFolder.opened(self._places.models(key))
-        except (FileNotFoundError, NotADirectoryError, PermissionError, UserInputError):
+        except (OSError, UserInputError):
             return None
         return found if found.looks_whole() else None
 
