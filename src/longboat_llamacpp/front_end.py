@@ -89,7 +89,8 @@ class FrontEnd:
         try:
             return await self._relay(request, terms)
         except aiohttp.ClientError as error:
-            if self._is_reached and isinstance(error, aiohttp.ClientConnectorError):
+            is_refused = isinstance(getattr(error, "os_error", None), ConnectionRefusedError)
+            if self._is_reached and is_refused:
                 self._give_up()  # it was asked to end, and waits for its responses, which do not go on
             if request.transport is not None:
                 request.transport.abort()  # a response that had begun must not look whole
