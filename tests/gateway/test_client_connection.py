@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_closed
+from fake_upstream import DEADLINE_S, STREAM_HEAD, Script, Seen, chunk, event, until_closed
 from gateway_lab import config, eventually, post_bytes
 
 from longboat.gateway.calls.state import GatewayState
@@ -28,6 +28,16 @@ async def echo_number(seen: Seen) -> None:
     await seen.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
 
 
+def echo_after(go_on: asyncio.Event) -> Script:
+    """Echo once the event is set."""
+
+    async def wait(seen: Seen) -> None:
+        await go_on.wait()
+        await echo_number(seen)
+
+    return wait
+
+
 async def test_pipelined_requests_are_answered_in_order(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
     client = await connect(await make_gateway(await make_upstream(echo_number)))
     asks = [{"model": "tiny", "n": n} for n in range(5)]
@@ -40,12 +50,7 @@ async def test_pipelined_request_waits_for_the_first_answer(
     make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:
     go_on = asyncio.Event()
-
-    async def wait(seen: Seen) -> None:
-        await go_on.wait()
-        await echo_number(seen)
-
-    upstream = await make_upstream(wait)
+    upstream = await make_upstream(echo_after(go_on))
     client = await connect(await make_gateway(upstream))
     client.send(post_bytes(ASK) + post_bytes(ASK))
     await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
@@ -167,12 +172,7 @@ async def test_expect_continue_behind_a_running_answer_is_answered_after_it(
     make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:
     go_on = asyncio.Event()
-
-    async def wait(seen: Seen) -> None:
-        await go_on.wait()
-        await echo_number(seen)
-
-    upstream = await make_upstream(wait)
+    upstream = await make_upstream(echo_after(go_on))
     gateway = await make_gateway(upstream, body_timeout_s=0.3)
     client = await connect(gateway)
     head, body = post_bytes(ASK, headers="expect: 100-continue\r\n").split(b"\r\n\r\n")
