@@ -160,14 +160,16 @@ def answers(draw: st.DrawFn) -> list[list[tuple[int, str]]]:
 
 
 def made(answer: list[list[tuple[int, str]]], order: random.Random, number: int) -> list[bytes]:
-    """The answer as one engine tells it: choices grow side by side, in any order."""
+    """The answer as one engine tells it: choices grow side by side, in any order. Some engines count only the choices
+    that have begun, up to the last of them."""
     numbering, left = Numbering(len(answer)), [list(choice) for choice in answer]
-    counts, out = [0] * len(answer), []
+    counts, out, begun = [0] * len(answer), [], order.choice([0, len(answer) - 1])
     while any(left):
         choice = order.choice([at for at, events in enumerate(left) if events])
         tokens, text = left[choice].pop(0)
         counts[choice] += tokens
-        raw = chunk(".".join(map(str, counts)), choice, text, f"chatcmpl-{number}")
+        begun = max(begun, choice)
+        raw = chunk(".".join(map(str, counts[: begun + 1])), choice, text, f"chatcmpl-{number}")
         out.append(numbering.feed(raw, grows=tokens > 0))
     out.append(numbering.feed(chunk(".".join(map(str, counts)), None, "usage", f"chatcmpl-{number}"), grows=False))
     return [*out, DONE]

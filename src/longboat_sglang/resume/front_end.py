@@ -50,6 +50,7 @@ def _generating(generate: Any) -> Any:
             obj.cache_salt = body.salt()
         if current is None:
             return generate(manager, obj, request)
+        current.num_choices = max(current.num_choices, _num_choices(obj))
         return _noted(current, manager, obj, generate(manager, obj, request))
 
     setattr(generate_and_note, _MARK, True)
@@ -89,8 +90,18 @@ def _fit(current: CarriedRequest, obj: Any) -> None:
 
 
 def _has_several_prompts(obj: Any) -> bool:
-    ids = obj.input_ids
-    return isinstance(obj.text, list) or bool(ids and isinstance(ids[0], list))
+    return _num_prompts(obj) > 1
+
+
+def _num_prompts(obj: Any) -> int:
+    several = next((own for own in (obj.text, obj.input_ids) if isinstance(own, list)), ())
+    return len(several) if several and isinstance(several[0], (list, str)) else 1
+
+
+def _num_choices(obj: Any) -> int:
+    params = getattr(obj, "sampling_params", None)
+    several = params if isinstance(params, list) else [params or {}] * _num_prompts(obj)
+    return sum(own.get("n") or 1 for own in several)
 
 
 def _sending(send: Any) -> Any:

@@ -120,6 +120,37 @@ def test_replicas_tell_the_gateway_what_they_hold(up: FleetLab) -> None:
     assert 0 < right <= cached
 
 
+@pytest.mark.parametrize("model", ["s", pytest.param("l", marks=pytest.mark.skipif(bool(NO_LLAMA), reason=NO_LLAMA))])
+def test_a_client_comes_back_to_several_choices_at_any_event(up: FleetLab, model: str) -> None:
+    ask = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 1, "seed": 5, "n": 2, "max_tokens": 24}
+    body = json.dumps({"model": model, "stream": True, **ask})
+    token, events = stream(up, body)
+    ids = [event.partition("\n")[0].removeprefix("id: ") for event in events if event.startswith("id: ")]
+    assert len(set(ids)) == len(ids) > 8
+    for at in {0, 1, 2, 3, len(ids) // 2, len(ids) - 1}:
+        _, rest = stream(up, body, {"x-longboat-resume": token, "last-event-id": ids[at]})
+        assert words([*events[: at + 1], *rest]) == words(events), (ids, ids[at], rest)
+
+
+def stream(up: FleetLab, body: str, more: dict[str, str] | None = None) -> tuple[str, list[str]]:
+    """Return the token to come back with, and the events."""
+    url = f"http://127.0.0.1:{up.local_port}/v1/chat/completions"
+    headers = {"content-type": "application/json", **(more or {})}
+    with urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=120) as answer:
+        text = answer.read().decode()
+        return str(answer.headers["x-longboat-resume"]), text.removesuffix("\n\n").split("\n\n")
+
+
+def words(events: list[str]) -> dict[int, str]:
+    """Return what each choice says, and how it ends."""
+    said = {0: "", 1: ""}
+    for event in events:
+        for line in event.split("\n"):
+            for choice in json.loads(line[6:])["choices"] if line.startswith("data: {") else ():
+                said[choice["index"]] += (choice["delta"].get("content") or "") + (choice["finish_reason"] or "")
+    return said
+
+
 def _routes(up: FleetLab) -> list[dict[str, Any]]:
     with urllib.request.urlopen(f"http://127.0.0.1:{up.local_port}/admin/v1/routes", timeout=10) as answer:
         return [row for row in json.load(answer)["routes"] if row["model"] == "s"]

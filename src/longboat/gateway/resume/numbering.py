@@ -63,6 +63,10 @@ class Numbering:
         found, before = id_of(event), self._last
         if not found:
             return event
+        if (lacking := self._num_choices - 1 - found.count(b".")) > 0:
+            # SGLang and llama.cpp count the choices that have begun: a client that comes back names all of them.
+            whole = found + b".0" * lacking
+            event, found = event.replace(b"id: " + found, b"id: " + whole, 1), whole
         self._last = found
         if not before:
             return event
