@@ -90,18 +90,14 @@ def _fit(current: CarriedRequest, obj: Any) -> None:
 
 
 def _has_several_prompts(obj: Any) -> bool:
-    return _num_prompts(obj) > 1
-
-
-def _num_prompts(obj: Any) -> int:
-    several = next((own for own in (obj.text, obj.input_ids) if isinstance(own, list)), ())
-    return len(several) if several and isinstance(several[0], (list, str)) else 1
+    ids = obj.input_ids
+    return isinstance(obj.text, list) or bool(ids and isinstance(ids[0], list))
 
 
 def _num_choices(obj: Any) -> int:
     params = getattr(obj, "sampling_params", None)
-    several = params if isinstance(params, list) else [params or {}] * _num_prompts(obj)
-    return sum(own.get("n") or 1 for own in several)
+    num_prompts = len(obj.text or obj.input_ids) if _has_several_prompts(obj) else 1
+    return sum(own.get("n") or 1 for own in (params if isinstance(params, list) else [params or {}] * num_prompts))
 
 
 def _sending(send: Any) -> Any:
