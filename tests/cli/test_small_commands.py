@@ -84,6 +84,17 @@ def test_first_file_is_refused_with_a_way_out(
     assert not list(empty_machine.glob("*.yaml"))
 
 
+@pytest.mark.parametrize("model", ["/models/my #1", "/models/123", "hf:org/1.5", "/models/a: b", '/models/"a"'])
+@pytest.mark.parametrize("host", ["::", "127.0.0.1"])
+def test_first_file_has_each_word_as_it_was_given(
+    longboat: Longboat, empty_machine: Path, model: str, host: str
+) -> None:
+    words = ("init", "fleet.yaml", "--yes", "--on", "1x(2xRTX4090)", "--model", model, "--host", host)
+    assert longboat(*words).returncode == 0
+    fleet = load_fleet((empty_machine / "fleet.yaml").read_text(), "fleet.yaml")
+    assert (fleet.models[0].source, fleet.gateway.host) == (model, host)
+
+
 def test_model_of_other_machines_need_not_be_here(longboat: Longboat, empty_machine: Path) -> None:
     words = ("init", "fleet.yaml", "--yes", "--on", "1x(2xRTX4090)", "--model", "/no/such")
     assert longboat(*words).returncode == 0

@@ -122,7 +122,10 @@ def test_slots_are_the_capacity_and_each_has_the_whole_context() -> None:
         (["--rpc", "h:1"], "[0]", "set by Longboat", "split"),
         (["--paralel", "2"], "[0]", "not a flag", "did you mean --parallel?"),
         (["--parallel"], "[0]", "has no value", "--parallel"),
-        (["--parallel", "many"], "[0]", "takes a number, not 'many'", "--parallel"),
+        (["--parallel", "many"], "[0]", "takes a whole number, not 'many'", "--parallel"),
+        (["--parallel", "1.5"], "[0]", "takes a whole number, not '1.5'", "--parallel"),
+        (["--ubatch-size", "inf"], "[0]", "takes a whole number, not 'inf'", "--ubatch-size"),
+        (["--rope-freq-base", "nan"], "[0]", "takes a number, not 'nan'", "--rope-freq-base"),
         (["--parallel", "1000"], "[0]", "the limits are 1 and 256", "--parallel"),
         (["--no-warmup", "yes"], "[0]", "takes no value", "--no-warmup"),
     ],
@@ -138,7 +141,8 @@ def test_wrong_arguments_are_refused(args: list[str], where: str, what: str, hin
 def test_every_taken_flag_is_one_of_the_server_s() -> None:
     assert set(TAKEN_FLAGS) | {"--ctx-size"} == {names[0] for names in SERVER_FLAGS}
     assert not set(TAKEN_FLAGS) & set(OWNED_FLAGS)
-    kinds = {names[0]: {None: "switch", str: "text"}.get(kind, "number") for names, (kind, _) in SERVER_FLAGS.items()}
+    words = {None: "switch", str: "text", int: "number", float: "fraction"}
+    kinds = {names[0]: words[kind] for names, (kind, _) in SERVER_FLAGS.items()}
     assert {flag: kinds[flag] for flag in TAKEN_FLAGS} == TAKEN_FLAGS
 
 

@@ -111,6 +111,7 @@ def test_layers_of_each_stage_reach_every_rank() -> None:
         *((flag, flag) for flag in OWNED_FLAGS),
         *(("--tp", "--tp-size"), ("--tensor-parallel-size=2", "--tp-size"), ("--model", "--model-path")),
         *(("--enable-custom", "--enable-custom-logit-processor"), ("--tensor", "--tp-size")),
+        ("--attention-data-parallel-size", "--attn-dp-size"),
     ],
 )
 def test_flags_that_longboat_sets_are_refused_with_what_to_do(given: str, owner: str) -> None:
@@ -134,6 +135,8 @@ def test_memory_follows_the_arguments() -> None:
     assert (given.cache_tokens, given.weight_bits, given.sequences) == (100, 0, 3)
     assert given.unknown == ("--quantization",)
     assert SglangAdapter().memory(("--load-format", "runai_streamer"), "cuda").unknown == ()
+    assert SglangAdapter().memory(("--enable-hicache",), "cuda").unknown == ("--enable-hierarchical-cache",)
+    assert SglangAdapter().memory(("--mem-fraction-static", "inf"), "cuda").memory_ratio == 0.0
     assert SglangAdapter().memory(("--load-format", "gguf"), "cuda").unknown == ("--load-format",)
     assert SglangAdapter().memory(("--mem-fraction-static", "0.7"), "cuda").memory_ratio == 0.7
 

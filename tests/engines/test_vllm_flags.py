@@ -16,6 +16,8 @@ from longboat.engines.vllm.flags import ARGUMENTS, OWNED_FLAGS, number_given
         ("--tensor-parallel", "2"),
         ("-tp", "2"),
         ("-dpn", "2"),
+        ("-asc", "4"),
+        ("-ep",),
         ("--data-parallel-rpc-port=1",),
         ("--api-key", "x"),
         ("--headless",),
@@ -76,6 +78,11 @@ def test_defaults_leave_out_what_the_user_gave() -> None:
         (("--max-num-seqs",), None),
         (("--max-num-seqs", "many"), None),
         (("--max-num-batched-tokens", "12"), None),
+        (("--max-num-seqs", "2k"), 2000),
+        (("--max-num-seqs", "2K"), 2048),
+        (("--max-num-seqs=1.5k",), 1500),
+        (("--max-num-seqs=1.5K",), None),
+        (("--max-num-seqs", "inf"), None),
     ],
 )
 def test_number_of_a_flag_is_found_however_it_is_written(args: tuple[str, ...], number: int | None) -> None:

@@ -34,6 +34,12 @@ def test_defaults_of_a_cpu_are_float32_and_a_small_cache() -> None:
     ("args", "field", "value"),
     [
         (("--kv-cache-memory-bytes=1048576",), "cache_bytes", MIB),
+        (("--kv-cache-memory-bytes", "2G"), "cache_bytes", 2 << 30),
+        (("--max-num-batched-tokens", "64k"), "batched_tokens", 64000),
+        (("--gpu-memory-utilization", "inf"), "memory_ratio", 0.0),
+        (("--gpu-memory-utilization", "nan"), "memory_ratio", 0.0),
+        (("-q", "fp8"), "unknown", ("--quantization",)),
+        (("-pcp", "2"), "unknown", ("--prefill-context-parallel-size",)),
         (("--max-num-seqs", "4"), "sequences", 4),
         (("--gpu-memory-utilization", "0.8"), "memory_ratio", 0.8),
         (("--gpu-memory-utilization=0.8",), "cache_bytes", 0),
@@ -54,6 +60,8 @@ def test_arguments_win_over_defaults(args: tuple[str, ...], field: str, value: o
 def test_eager_engines_have_no_graphs() -> None:
     assert memory().graphs
     assert not memory("--enforce-eager").graphs
+    assert memory("--enforce-eager", "--no-enforce-eager").graphs
+    assert not memory("--no_enforce_eager", "--enforce_eager").graphs
 
 
 def test_metrics_tell_blocks_and_sums() -> None:

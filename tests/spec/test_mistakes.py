@@ -19,6 +19,31 @@ MISTAKES = {
         "no field 'replica'",
         "write replicas",
     ),
+    "adapters for no tenant": (
+        "models: [{source: builtin:tiny, adapters: [{name: ad, source: /x, tenants: []}]}]",
+        "models[0].adapters[0].tenants",
+        "0 entries, at least 1",
+        "write at least 1, or leave it out",
+    ),
+    "no stages": (
+        "models: [{source: builtin:tiny, placement: {stages: []}}]",
+        "models[0].placement.stages",
+        "0 entries, at least 1",
+        "write at least 1, or leave it out",
+    ),
+    "no objectives": (
+        "models: [{source: builtin:tiny, replicas: {max: 2, slo: []}}]",
+        "models[0].replicas.slo",
+        "0 entries, at least 1",
+        "write at least 1, or leave it out",
+    ),
+    "a tenant that is a mapping": (
+        "models: [{source: builtin:tiny, adapters: [{name: ad, source: /x, tenants: [{name: a}]}]}]\n"
+        "gateway: {auth: keys, tenants: [{name: a}]}",
+        "models[0].adapters[0].tenants",
+        "a mapping is not text",
+        "quotes",
+    ),
     "replicas in quotes": (
         "models: [{source: builtin:tiny, replicas: '2'}]",
         "models[0].replicas",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -78,8 +79,9 @@ def with_types(defaults: EngineMemory, dtype: str, cache: str, cache_bits: Mappi
 
 
 def number_in(text: str) -> float:
-    """Return the number in ``text``; 0 where there is none."""
+    """Return the number in ``text``; 0 where there is none, or one without an end."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return 0.0
+    return number if math.isfinite(number) else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
+import yaml
 
 from longboat.cli.check.command import check_target
 from longboat.cli.check.first_model import Choice, Found, choose, look
@@ -140,8 +142,8 @@ def file_text(found: Found, choice: Choice, users: int, host: str, port: int, on
 
 
 def _model_lines(choice: Choice, users: int) -> Iterator[str]:
-    yield f"  - name: {choice.name}   # clients send this name"
-    yield f"    source: {choice.source}"
+    yield f"  - name: {_in_yaml(choice.name)}   # clients send this name"
+    yield f"    source: {_in_yaml(choice.source)}"
     yield from (f"    # {line}" for line in choice.why)
     if choice.context:
         yield f"    context: {choice.context}   # longest request in tokens; more leaves room for fewer requests"
@@ -159,9 +161,18 @@ def _model_lines(choice: Choice, users: int) -> Iterator[str]:
     yield "    #     HF_TOKEN: ${HF_TOKEN}   # of your shell, for models that ask for a licence"
 
 
+def _in_yaml(text: str) -> str:
+    """Return a text as YAML reads it again, in quotes where it needs them."""
+    try:
+        is_plain = yaml.safe_load(f"text: {text}") == {"text": text}
+    except yaml.YAMLError:
+        is_plain = False
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
 def _gateway_lines(host: str, port: int) -> Iterator[str]:
     yield "gateway:"
-    yield f"  host: {host}"
+    yield f"  host: {_in_yaml(host)}"
     yield f"  port: {port}"
     if is_loopback(host):
         yield "  auth: none   # anyone on this machine; for the network, write host: 0.0.0.0 and auth: keys"

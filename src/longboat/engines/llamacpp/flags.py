@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Sequence
 
 from longboat.core.errors import Problem
@@ -57,8 +58,8 @@ TAKEN_FLAGS: dict[str, str] = {
     "--chat-template-kwargs": "text",
     "--no-jinja": "switch",
     "--reasoning-format": "text",
-    "--rope-freq-base": "number",
-    "--rope-freq-scale": "number",
+    "--rope-freq-base": "fraction",
+    "--rope-freq-scale": "fraction",
     "--swa-full": "switch",
     "--no-warmup": "switch",
     "--embeddings": "switch",
@@ -117,16 +118,18 @@ def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, st
             yield f"{word} takes no value, and {value!r} follows it", f"write {flag} alone"
     elif value is None:
         yield f"{word} has no value", f"write the value as the next item of the list: {flag}, 1"
-    elif TAKEN_FLAGS[flag] == "number" and not _is_number(value):
+    elif TAKEN_FLAGS[flag] == "number" and _whole_number(value) is None:
+        yield f"{word} takes a whole number, not {value!r}", f"write {flag} and a whole number"
+    elif TAKEN_FLAGS[flag] == "fraction" and not (_is_number(value) and math.isfinite(float(value))):
         yield f"{word} takes a number, not {value!r}", f"write {flag} and a number"
-    elif flag == "--parallel" and not 1 <= float(value) <= _MAX_PARALLEL:
+    elif flag == "--parallel" and not 1 <= int(value) <= _MAX_PARALLEL:
         yield f"{word} is {value}, the limits are 1 and {_MAX_PARALLEL}", f"write {flag} and a number between them"
 
 
 def number_given(flag: str, args: Sequence[str]) -> int | None:
     """Return the whole number that ``args`` last give for ``flag``; None where there is none."""
     found = [value for _, _, name, value in _given(args) if name == flag and value is not None]
-    return int(float(found[-1])) if found and _is_number(found[-1]) else None
+    return _whole_number(found[-1]) if found else None
 
 
 def text_given(flag: str, args: Sequence[str]) -> str:
@@ -146,6 +149,13 @@ def _given(args: Sequence[str]) -> Iterator[tuple[int, str, str, str | None]]:
             value = args[at]
             at += 1
         yield index, word, _SHORT.get(word, word), value
+
+
+def _whole_number(word: str) -> int | None:
+    try:
+        return int(word)
+    except ValueError:
+        return None
 
 
 def _is_number(word: str) -> bool:

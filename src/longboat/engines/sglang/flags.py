@@ -89,6 +89,8 @@ _OTHER_NAMES = {
     "--ep": "--ep-size",
     "--expert-parallel-size": "--ep-size",
     "--nccl-init-addr": "--dist-init-addr",
+    "--attention-data-parallel-size": "--attn-dp-size",
+    "--enable-hicache": "--enable-hierarchical-cache",
 }
 _SHORTEST_ABBREVIATION = len("--ho")
 

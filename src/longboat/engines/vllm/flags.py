@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from longboat.engines.extra_arguments import ExtraArguments
 
-__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "number_given")
+__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "is_on", "number_given")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _DATA = "set the model's split.data instead, or the number of replicas"
@@ -80,6 +81,11 @@ _SHORT = {
     "-n": "--nnodes",
     "-sc": "--speculative-config",
     "-r": "--node-rank",
+    "-q": "--quantization",
+    "-ep": "--enable-expert-parallel",
+    "-asc": "--api-server-count",
+    "-dcp": "--decode-context-parallel-size",
+    "-pcp": "--prefill-context-parallel-size",
     "-dp": "--data-parallel-size",
     "-dpn": "--data-parallel-size",
     "-dpr": "--data-parallel-size",
@@ -91,15 +97,36 @@ _SHORT = {
     "-dpe": "--data-parallel-size",
     "-dpm": "--data-parallel-size",
 }
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMgGtT]?)")
 _SHORTEST_ABBREVIATION = len("--ho")
 
 
 def number_given(flag: str, args: Sequence[str]) -> int | None:
-    """Return the whole number that ``args`` last give for ``flag``; None where there is none."""
-    number = None
-    for text in ARGUMENTS.values(flag, args):
-        number = int(text) if text.isascii() and text.isdecimal() else number
-    return number or None
+    """Return the whole number that ``args`` last give for ``flag``; None where there is none.
+
+    As vLLM does for tokens and bytes, it reads ``2k`` as 2000 and ``2K`` as 2048 (``human_readable_int``).
+    """
+    given = [number for text in ARGUMENTS.values(flag, args) if (number := _whole_number(text)) is not None]
+    return given[-1] or None if given else None
+
+
+def is_on(flag: str, args: Sequence[str]) -> bool:
+    """Return whether ``args`` turn a switch on: the last of ``--flag`` and ``--no-flag`` counts."""
+    found = [word for word in args if _spelling(word) == flag]
+    return bool(found) and not found[-1].startswith(("--no-", "--no_"))
+
+
+def _whole_number(text: str) -> int | None:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    digits, unit = found.groups()
+    if not unit:
+        return int(digits) if "." not in digits else None
+    power = "kmgt".index(unit.lower()) + 1
+    if unit.islower():
+        return int(float(digits) * 1000**power)
+    return int(digits) * 1024**power if "." not in digits else None
 
 
 def _spelling(word: str) -> str | None:

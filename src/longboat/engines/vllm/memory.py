@@ -8,14 +8,13 @@ from dataclasses import replace
 from longboat.core.plan import EngineMemory
 from longboat.engines.extra_arguments import number_in, with_types
 from longboat.engines.load_formats import FLAG, is_as_planned
-from longboat.engines.vllm.flags import ARGUMENTS, number_given
+from longboat.engines.vllm.flags import ARGUMENTS, is_on, number_given
 from longboat.engines.vllm.speculation import NEEDS_NO_MEMORY
 
 __all__ = ("memory_of",)
 
 UNKNOWN = (
     "--quantization",
-    "-q",
     "--cpu-offload-gb",
     "--hf-overrides",
     "--hf-config-path",
@@ -27,7 +26,6 @@ UNKNOWN = (
     "--additional-config",
     "--prefill-context-parallel-size",
     "--decode-context-parallel-size",
-    "-dcp",
 )
 """Flags with which vLLM takes more or less memory than the model's files say."""
 CACHE_BITS = {"fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_inc": 8, "bfloat16": 16, "auto": 0}
@@ -47,7 +45,7 @@ def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
         sequences=number_given("--max-num-seqs", args) or defaults.sequences,
         batched_tokens=number_given("--max-num-batched-tokens", args) or defaults.batched_tokens,
         block_tokens=number_given("--block-size", args) or defaults.block_tokens,
-        graphs=defaults.graphs and "--enforce-eager" not in flags,
+        graphs=defaults.graphs and not is_on("--enforce-eager", args),
     )
     without = {"--speculative-config"} if NEEDS_NO_MEMORY in text("--speculative-config", args) else set()
     without |= {FLAG} if is_as_planned(text(FLAG, args)) else set()

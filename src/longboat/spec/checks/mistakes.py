@@ -136,7 +136,12 @@ def _other(error: ErrorDetails, where: str, context: Mapping[str, Any]) -> Probl
         limit = context.get("max_length", context.get("min_length"))
         few = error["type"] == "too_short"
         what = f"{context['actual_length']} entries, {'at least' if few else 'at most'} {limit} are allowed"
-        return Problem(where=where, what=what, hint="write models: [builtin:tiny]" if few else f"write at most {limit}")
+        fewest = (
+            "write models: [builtin:tiny]"
+            if error["loc"] == ("models",)
+            else f"write at least {limit}, or leave it out"
+        )
+        return Problem(where=where, what=what, hint=fewest if few else f"write at most {limit}")
     return Problem(
         where=where, what=f"{shown(error['input'])}: {error['msg']}", hint="see docs/reference/fleet-file.md"
     )

@@ -322,7 +322,10 @@ def _free_name(name: str, taken: Counter[str]) -> str:
 
 def _is_consequence(detail: ErrorDetails, data: dict[str, Plain]) -> bool:
     """Return whether the list is "too short" only because pydantic does not count its bad entries."""
-    return detail["type"] == "too_short" and bool(data.get("models"))
+    if detail["type"] != "too_short":
+        return False
+    entries = data.get("models") if detail["loc"] == ("models",) else detail["input"]  # external ones are set apart
+    return isinstance(entries, (list, tuple)) and len(entries) >= detail["ctx"]["min_length"]
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
