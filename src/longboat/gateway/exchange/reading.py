@@ -71,10 +71,6 @@ class Host:
         """Do work that the event loop calls: where it fails, end the request with an error."""
         raise NotImplementedError
 
-    def suspect(self, key: str) -> None:
-        """Note that the engine was lost in the request's first steps."""
-        raise NotImplementedError
-
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Do this in a task that ends with the request."""
         raise NotImplementedError
