@@ -84,7 +84,7 @@ class _Swarm:
         if 1 << piece & member.have:
             return
         member.other[piece] = sha256
-        if piece not in self.hashes:  # others may have reported it while another hash was taken for the right one
+        if piece not in self.hashes:  # others may have reported it while a wrong hash was known
             self.hashes[piece] = sha256
             holders = [one for one in self.members.values() if one.other.get(piece) == sha256]
         else:
