@@ -91,7 +91,7 @@ class TlsTransport:
     def close(self) -> None:
         """Close once the client's host has all that was written.
 
-        The loop's own ``close`` drops what is left after a second. A client that takes nothing more is left to the caller.
+        The loop's own ``close`` drops what is left after a second. The caller ends a client that takes nothing more.
         """
         if self._has_unsent():
             asyncio.get_running_loop().call_later(_LOOK_S, self.close)
