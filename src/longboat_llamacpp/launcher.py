@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Sequence
 
 from longboat_llamacpp.servers import Inner, built_program, is_built, start_built, start_from_wheel, wait_for_ranks
@@ -21,7 +20,8 @@ __all__ = ("main",)
 KEY_VARIABLE = "LONGBOAT_ENGINE_API_KEY"
 _KEEP_ALIVE_S = 3600.0
 _SHUTDOWN_S = 1.0
-_CRASH_S = 0.1  # until a crash of the server is known here, which shows first by a connection that it refuses
+_CRASH_S = 2.0  # a crashed server refuses connections first, and frees what it had, such as a card's memory, after that
+_ASKED = (0, -signal.SIGTERM, -signal.SIGINT)  # exit codes of a server that was asked to end
 
 
 def main() -> None:
@@ -41,24 +41,24 @@ def main() -> None:
         program = built_program("ggml-rpc-server")
         words = ["--host", args.host, "--port", str(args.port), "--threads", args.threads]
         os.execv(program, [program, *words])  # noqa: S606
-    sys.exit(asyncio.run(_serve(args, rest)))
+    asyncio.run(_serve(args, rest))
 
 
-async def _serve(args: argparse.Namespace, rest: Sequence[str]) -> int:
+async def _serve(args: argparse.Namespace, rest: Sequence[str]) -> None:
     from aiohttp import web
 
     from longboat_llamacpp.front_end import FrontEnd
 
     inner = await _started(args, rest)
-    ended = asyncio.Event()
+    asked, closed = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, ""), ended.set).application()
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, ""), closed.set).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=_KEEP_ALIVE_S)
     await runner.setup()
     await web.TCPSite(runner, args.host, args.port, shutdown_timeout=_SHUTDOWN_S).start()
     print(f"longboat: llama.cpp is served at {args.host}:{args.port}", flush=True)
-    return await _until_end(inner, ended)
+    await _end_with(inner, asked, closed)
 
 
 async def _started(args: argparse.Namespace, rest: Sequence[str]) -> Inner:
@@ -81,19 +81,24 @@ async def _ranks(args: argparse.Namespace) -> list[str]:
     return ["--rpc", args.rpc, *(("--tensor-split", args.tensor_split) if args.tensor_split else ())]
 
 
-async def _until_end(inner: Inner, ended: asyncio.Event) -> int:
-    """Wait for a signal, or for the end of the server; returns the exit code."""
-    if inner.process is None:
-        await ended.wait()
+async def _end_with(inner: Inner, asked: asyncio.Event, closed: asyncio.Event) -> None:
+    """Exit after a signal or with the server: with 0 where one of them was asked to end.
+
+    closed: set when the server takes no more connections: it crashed, or was asked to end and waits for its responses
+    """
+    process, signalled = inner.process, asyncio.ensure_future(asked.wait())
+    ends = {signalled, asyncio.ensure_future(closed.wait())}
+    if process is None:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         os._exit(0)  # the wheel's server would wait for its running requests
-    waits = [asyncio.ensure_future(inner.process.wait()), asyncio.ensure_future(ended.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    await asyncio.wait(waits[:1], timeout=_CRASH_S)
-    if inner.process.returncode is None:
-        inner.process.kill()
+    server = asyncio.ensure_future(process.wait())
+    await asyncio.wait({server, *ends}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({server, signalled}, timeout=_CRASH_S, return_when=asyncio.FIRST_COMPLETED)
+    if process.returncode is None:
+        process.kill()
         os._exit(0)
-    print(f"longboat: llama-server ended with {inner.process.returncode}", flush=True)
-    os._exit(1)
+    print(f"longboat: llama-server ended with {process.returncode}", flush=True)
+    os._exit(0 if asked.is_set() or process.returncode in _ASKED else 1)
 
 
 if __name__ == "__main__":

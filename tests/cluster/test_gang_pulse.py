@@ -152,6 +152,20 @@ async def test_a_stopped_rank_is_a_loss(ranks: list[Rank], pulse: GangPulse) -> 
     assert "stopped" in loss.reason
 
 
+async def test_a_rank_that_was_asked_to_end_is_left_to_its_agent_s_report(ranks: list[Rank]) -> None:
+    own = RankBeat(node_rank=0, life=Life.ENDED, on_request=True)
+    pulse = GangPulse.of(plan(ranks), lambda: Beat(ranks=(own,)))
+    assert pulse is not None
+    try:
+        loss = asyncio.create_task(pulse.loss())
+        async with listening(pulse.address, door_word(KEY)) as heard:
+            await until(lambda: len(heard.beats) > 3, "it was judged")
+        assert not loss.done()
+        loss.cancel()
+    finally:
+        pulse.close()
+
+
 async def test_a_rank_in_the_supervisors_own_process_is_read_without_a_connection(ranks: list[Rank]) -> None:
     ranks[0].cpu_s, ranks[1].cpu_s = 3.5, 7.5
     pulse = GangPulse.of(plan(ranks), ranks[0].tell)

@@ -50,6 +50,7 @@ class Agent:
     def __init__(self, rank: int, port: int) -> None:
         self.rank, self.port = rank, port
         self.stopped: list[float] = []
+        self.on_request: bool | None = None  # as it was stopped
         self.killed = False
         self.lost: asyncio.Future[RankLoss] = asyncio.get_running_loop().create_future()
         self.start_error: Exception | None = None
@@ -90,8 +91,9 @@ class Agent:
     async def wait_lost(self) -> RankLoss:
         return await self.lost
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float, *, on_request: bool = True) -> None:
         self.stopped.append(grace_s)
+        self.on_request = on_request
 
     def kill(self) -> None:
         self.killed = True
@@ -185,6 +187,17 @@ async def test_a_lost_rank_ends_the_whole_gang_and_the_supervisor(engine_port: i
     assert Phase.FAILED in controller.phases()
     with pytest.raises(EngineError):
         runner.check()
+
+
+@pytest.mark.parametrize("on_request", [True, False])
+async def test_ranks_that_are_ended_for_a_lost_one_say_whether_a_request_may_be_to_blame(
+    engine_port: int, *, on_request: bool
+) -> None:
+    runner, agents, _, died = build(engine_port)
+    await runner.bring_up()
+    agents[1].lost.set_result(RankLoss(node_rank=1, reason="its end", on_request=on_request))
+    await asyncio.wait_for(died, 5)
+    assert agents[0].on_request is on_request
 
 
 async def test_a_rank_lost_while_starting_fails_the_start(engine_port: int) -> None:

@@ -56,5 +56,13 @@ def test_a_late_sibling_gets_the_answers_and_the_time_for_it() -> None:
     assert look(leaving, 100.0, LEAVING, replica("other")) == Stay(patience_s=MOVE_S, moving=True)
 
 
+def test_the_last_of_a_revision_is_not_its_own_heir() -> None:
+    leaving = Leaving()
+    leaving.look([replica("old"), replica("other")], lambda _model: RULES, 0.0)
+    for now_s in (0.1, 0.2):
+        assert leaving.stay(LEAVING, RULES, now_s).patience_s == RULES.drain_s + MOVE_S - (now_s - 0.1)
+    assert leaving.stay(replica("other", Phase.DRAINING), RULES, 0.2).patience_s == RULES.limit_s
+
+
 def test_only_replicas_that_drain_are_told_anything() -> None:
     assert Leaving().look([replica("a"), replica("b", Phase.GONE)], lambda _model: RULES, 0.0) == {}

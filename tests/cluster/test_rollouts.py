@@ -79,6 +79,22 @@ def test_an_update_of_all_replicas_that_have_room_is_done() -> None:
     assert kinds(rollouts, 151.0, state("c"), state("a", Phase.GONE, "old")) == [StepKind.DONE]
 
 
+def test_an_update_with_a_failure_is_not_done_for_want_of_places() -> None:
+    rollouts = started()
+    assert kinds(rollouts, 50.0, state("c")) == []
+    rollouts.hear(Announcement(state=state("d", Phase.FAILED), slot=0), 60.0)
+    assert kinds(rollouts, 151.0, state("c"), state("d", Phase.FAILED)) == [StepKind.TAKE_BACK]
+
+
+def test_an_update_waits_for_old_replicas_that_drain_and_for_what_gets_their_places() -> None:
+    rollouts = started()
+    leaving, gone = state("a", Phase.DRAINING, "old"), state("a", Phase.GONE, "old")
+    assert kinds(rollouts, 50.0, state("c")) == []
+    assert kinds(rollouts, 151.0, state("c"), leaving) == []
+    assert kinds(rollouts, 240.0, state("c"), state("d", Phase.LOADING), gone) == []
+    assert kinds(rollouts, 252.0, state("c"), state("d", Phase.LOADING), gone) == [StepKind.TAKE_BACK]
+
+
 def test_failures_of_the_old_kind_take_nothing_back() -> None:
     rollouts = started()
     for number in range(FAILURES):

@@ -23,6 +23,7 @@ class Gang:
 
     def __init__(self) -> None:
         self.lives = [Life.RUNS, Life.RUNS]
+        self.on_request = False
         self._socket = door_socket("127.0.0.1")
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.door = BeatDoor(self._socket, door_word(API_KEY), self.tell)
@@ -30,7 +31,10 @@ class Gang:
 
     def tell(self) -> Beat:
         self.asked += 1
-        return Beat(ranks=tuple(RankBeat(node_rank=rank, life=life) for rank, life in enumerate(self.lives)))
+        asked = self.on_request
+        return Beat(
+            ranks=tuple(RankBeat(node_rank=n, life=life, on_request=asked) for n, life in enumerate(self.lives))
+        )
 
 
 class Stream:
@@ -84,6 +88,19 @@ async def test_a_gang_that_works_again_is_used_again(gang: Gang, make_gateway: A
     gang.lives[0] = Life.RUNS
     await eventually(lambda: upstream.ready, "it is found")
     assert not upstream.lost
+
+
+async def test_an_endpoint_that_left_the_table_may_still_say_why(
+    gang: Gang, make_gateway: Any, make_upstream: Any
+) -> None:
+    gateway, upstream = await live(make_gateway, make_upstream, gang)
+    gateway.state.offer_table("e", table(version=2))
+    await eventually(lambda: upstream.gone, "it has left the table")
+    await asyncio.sleep(0.3)  # the watch has looked since
+    gang.on_request = True
+    gang.lives = [Life.ENDED, Life.ENDED]
+    await eventually(lambda: upstream.quits, "its last heartbeat came")
+    await eventually(lambda: not gang.door.num_clients, "the gateway listens no further")
 
 
 class RelayedGang(Gang):

@@ -412,6 +412,17 @@ async def test_client_that_reads_slowly_gets_all_of_its_answer(closing: bool) ->
     assert transport.aborted
 
 
+@pytest.mark.parametrize("has_all", [False, True])
+async def test_answers_that_were_written_and_then_cut_off_are_counted(*, has_all: bool) -> None:
+    state = GatewayState(config())
+    connection = ClientConnection(state)
+    connection.connection_made(SlowTransport())
+    if not has_all:
+        connection.pause_writing()
+    connection.connection_lost(None)
+    assert state.metrics.snapshot()["events"].get("answer_cut_off", 0) == (not has_all)
+
+
 async def test_next_request_that_trickles_beside_an_answer_is_refused(
     make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:

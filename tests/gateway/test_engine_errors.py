@@ -15,9 +15,9 @@ from longboat.core.policy import Policy, ResumePolicy
 ABSENT = ('{"detail":"Not Found"}', '{"error":{"message":"Not Found","type":"NotFoundError","param":null,"code":404}}')
 
 
-def answering(status: int, body: str, *, chunked: bool = False) -> Script:
+def answering(status: int, body: str, *, chunked: bool = False, lines: str = "") -> Script:
     async def serve(seen: Seen) -> None:
-        head = f"HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n".encode()
+        head = f"HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n{lines}".encode()
         if chunked:
             await seen.send(head + b"transfer-encoding: chunked\r\n\r\n" + chunk(body.encode()) + b"0\r\n\r\n")
         else:
@@ -96,11 +96,24 @@ async def test_other_errors_are_passed_on(
     assert (response.status, response.body.decode()) == (status, body)
 
 
+WAITS = Policy(resume=ResumePolicy(comment_s=0.2))
+
+
+async def told_late(gateway: Any, upstream: Any, client: Any) -> bytes:
+    """Return what follows in a stream that waited until its model had this engine."""
+    client.send(post_bytes({"model": "tiny", "messages": [], "stream": True}))
+    head = await asyncio.wait_for(client.reader.readuntil(b": waiting"), 20)
+    assert head.startswith(b"HTTP/1.1 200")
+    gateway.state.offer_table("e", table(endpoint(upstream), version=2))
+    rest: bytes = await asyncio.wait_for(client.reader.readuntil(b"0\r\n\r\n"), 20)
+    return rest
+
+
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
         (400, '{"error":{"message":"top_p must be at most 1","code":400}}', "top_p must be at most 1"),
-        (429, '{"detail":"busy"}', "busy"),
+        (429, '{"detail":"Busy."}', '"Busy. Try again in 7 s."'),
         (500, "<html>", "The engine answered 500"),
         (200, '{"choices":[]}', "The engine answered 200 where a stream was expected"),
     ],
@@ -109,15 +122,27 @@ async def test_other_errors_are_passed_on(
 async def test_an_error_for_a_stream_that_waited_is_told_once(
     chunked: bool, status: int, body: str, message: str, make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:
-    upstream = await make_upstream(answering(status, body, chunked=chunked))
-    gateway = await make_gateway(policy=Policy(resume=ResumePolicy(comment_s=0.2)))
-    client = await connect(gateway)
-    client.send(post_bytes({"model": "tiny", "messages": [], "stream": True}))
-    head = await asyncio.wait_for(client.reader.readuntil(b": waiting"), 20)
-    assert head.startswith(b"HTTP/1.1 200")
-    gateway.state.offer_table("e", table(endpoint(upstream), version=2))
-    rest = await asyncio.wait_for(client.reader.readuntil(b"0\r\n\r\n"), 20)
+    lines = "retry-after: 7\r\n" if status == 429 else ""
+    upstream = await make_upstream(answering(status, body, chunked=chunked, lines=lines))
+    gateway = await make_gateway(policy=WAITS)
+    rest = await told_late(gateway, upstream, await connect(gateway))
     assert message.encode() in rest
     assert b"engine_refused" in rest
     assert len(upstream.seen) == (3 if status == 500 else 1), "of 500 and above, other tries may help"
     assert {upstream.outstanding for upstream in settled(gateway).table.upstreams()} == {0}
+
+
+async def test_an_engine_that_failed_before_is_trusted_again_after_such_an_error(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    async def serve(seen: Seen) -> None:
+        if len(upstream.seen) == 1:
+            seen.writer.transport.abort()
+        else:
+            await answering(400, '{"detail":"no"}')(seen)
+
+    upstream = await make_upstream(serve)
+    gateway = await make_gateway(policy=WAITS)
+    assert b"engine_refused" in await told_late(gateway, upstream, await connect(gateway))
+    assert len(upstream.seen) > 1
+    assert all(found.breaker.closed for found in gateway.state.table.upstreams())

@@ -399,8 +399,13 @@ def test_suspected_request_waits_until_its_engine_was_looked_at() -> None:
     assert walk.lost(suspect=True) is JUDGE and walk.life.phase is Phase.JUDGING
     assert walk.go(TICK) is NOTHING
     assert engine_of(walk.go(Judged("a", dead=True))) == "b"
-    stale = Walk().asked()
-    assert engine_of(stale.lost(suspect=True, stale=True)) == "b"
+
+
+def test_request_on_a_connection_used_before_waits_as_well_and_may_go_to_the_same_engine() -> None:
+    walk = Walk().asked()
+    assert walk.lost(suspect=True, stale=True) is JUDGE
+    assert walk.go(Judged("a", dead=False)) is not JUDGE
+    assert not walk.life.past.tried
 
 
 def test_poison_is_sent_to_no_engine() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from longboat.routing.health.liveness import Beat, Life, RankBeat
 
 UNSEEDED = Policy(resume=ResumePolicy(seeds=False))
 """The fake engine's answer is then the same each time."""
+POISONED = {**CHAT, "messages": [{"role": "user", "content": "drink poison now"}], "stream": False}
 
 
 @pytest.fixture
@@ -349,22 +351,35 @@ async def test_whole_answer_that_broke_off_is_asked_for_again(
 async def test_poison_is_refused_after_two_deaths(mortals: Callable[..., Engine], make_gateway: Any) -> None:
     engines = [mortals("--itl-ms", "20", "--poison", "poison") for _ in range(3)]
     gateway = await fleet(make_gateway, engines)
-    poisoned = {**CHAT, "messages": [{"role": "user", "content": "drink poison now"}], "stream": False}
-    answer = await posted(gateway, poisoned)
+    answer = await posted(gateway, POISONED)
     assert (answer.status, answer.code) == (422, "poison_request")
-    again = await posted(gateway, poisoned)
+    again = await posted(gateway, POISONED)
     assert again.code == "poison_request"
     assert sum(engine.process is not None and engine.process.poll() is not None for engine in engines) == 2
     assert (await posted(gateway, {**CHAT, "max_tokens": 5, "stream": False})).status == 200
 
 
-async def test_request_is_not_blamed_for_engines_that_were_asked_to_end(
+async def test_poison_is_found_on_connections_that_other_requests_used(
     mortals: Callable[..., Engine], make_gateway: Any
 ) -> None:
-    engines = [mortals("--itl-ms", "20", "--poison", "poison") for _ in range(3)]
+    engines = [mortals("--itl-ms", "20", "--ttft-ms", "100", "--poison", "poison") for _ in range(3)]
+    gateway = await fleet(make_gateway, engines)
+    await use_connections(gateway, engines)
+    assert (await posted(gateway, POISONED)).code == "poison_request"
+
+
+@pytest.mark.parametrize(("is_used", "late_s"), [(False, 0.8), (True, 0.0)])
+async def test_request_is_not_blamed_for_engines_that_were_asked_to_end(
+    mortals: Callable[..., Engine], make_gateway: Any, late_s: float, *, is_used: bool
+) -> None:
+    """late_s: how long after the end the heartbeats say so; is_used: the connections were used before"""
+    engines = [mortals("--itl-ms", "20", "--ttft-ms", "100", "--poison", "poison") for _ in range(3)]
+    ends_s: dict[int, float] = {}
 
     def told_by(engine: Engine) -> Beat:
-        ended = engine.process is not None and engine.process.poll() is not None
+        assert engine.process is not None
+        ended, now_s = engine.process.poll() is not None, time.monotonic()
+        ended = ended and now_s - ends_s.setdefault(engine.port, now_s) >= late_s
         return Beat(ranks=(RankBeat(node_rank=0, life=Life.ENDED if ended else Life.RUNS, on_request=ended),))
 
     sockets = [door_socket("127.0.0.1") for _ in engines]
@@ -377,12 +392,20 @@ async def test_request_is_not_blamed_for_engines_that_were_asked_to_end(
         await door.open()
     gateway = await fleet(make_gateway, engines, *changes)
     await eventually(lambda: all(door.num_clients for door in doors), "the gateway listens")
-    request = {**CHAT, "messages": [{"role": "user", "content": "drink poison now"}], "stream": False}
-    answer = await posted(gateway, request, "x-request-timeout: 6\r\n")
+    if is_used:
+        await use_connections(gateway, engines)
+    answer = await posted(gateway, POISONED, "x-request-timeout: 9\r\n")
     assert answer.code != "poison_request"
     assert all(engine.process is not None and engine.process.poll() is not None for engine in engines)
     for door in doors:
         door.close()
+
+
+async def use_connections(gateway: Gateway, engines: list[Engine]) -> None:
+    """Leave the gateway with a kept connection to each engine."""
+    harmless = {**CHAT, "max_tokens": 3, "stream": False}
+    await asyncio.gather(*(posted(gateway, harmless) for _ in engines))
+    assert all(upstream.connections._idle for upstream in gateway.state.table.upstreams())
 
 
 async def test_answers_above_the_budget_queue_and_all_go_on(mortals: Callable[..., Engine], make_gateway: Any) -> None:

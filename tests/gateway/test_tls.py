@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 import ssl
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -134,6 +136,39 @@ async def test_tls_client_that_asks_for_it_is_closed_after_the_answer(make_tls: 
     client.send(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     assert (await client.response()).status == 200
     assert await client.at_end()
+
+
+async def test_tls_client_that_reads_slowly_gets_all_of_its_last_answer(
+    make_tls: MakeTls, make_upstream: Callable[..., Awaitable[FakeUpstream]], pair: Pair
+) -> None:
+    body = b"[" + b"1" * 60_000 + b"]"
+
+    async def numbers(seen: Seen) -> None:
+        await seen.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body))
+        await seen.send(body)
+
+    gateway = await make_tls(await make_upstream(numbers))
+    may_ask = threading.Event()
+    asking = asyncio.create_task(asyncio.to_thread(read_late, gateway.port, pair.client(), may_ask))
+    await eventually(lambda: gateway.state.connections, "the client is there")
+    [connection] = gateway.state.connections
+    assert isinstance(connection, ClientConnection)
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    may_ask.set()
+    assert (await asking).endswith(body)
+
+
+def read_late(port: int, context: ssl.SSLContext, may_ask: threading.Event) -> bytes:
+    """Ask, and read only when the gateway neither lingers nor waits for a reply to the end of TLS any more."""
+    with socket.socket() as sock:
+        sock.settimeout(DEADLINE_S)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", port))
+        with context.wrap_socket(sock, server_hostname="localhost", suppress_ragged_eofs=False) as tls:
+            may_ask.wait(DEADLINE_S)
+            tls.sendall(post_bytes({"model": "tiny", "input": "x"}, "/v1/embeddings", headers="connection: close\r\n"))
+            time.sleep(4.0)
+            return b"".join(iter(lambda: tls.recv(65536), b""))
 
 
 async def test_plain_http_on_a_tls_port_is_closed(make_tls: MakeTls) -> None:

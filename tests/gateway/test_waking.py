@@ -11,6 +11,7 @@ from gateway_lab import RawClient, Response, endpoint, table
 from test_gateway_process import ASK, Start, start
 
 from longboat.core.states import Asleep
+from longboat.gateway.upstreams.pool import Wakes
 from longboat.gateway.upstreams.table_document import decode_table, encode_table
 
 __all__ = ("start",)  # the fixture
@@ -52,6 +53,14 @@ async def test_request_that_cannot_wait_wakes_the_model_too(start: Start) -> Non
     response = await asked(running.port, headers="x-request-timeout: 1\r\n")
     assert (response.status, response.code, response.headers["retry-after"]) == (503, "model_starting", "3")
     assert await running.control.wakes() == ["tiny"]
+
+
+async def test_model_is_woken_though_an_earlier_caller_has_died() -> None:
+    wakes = Wakes()
+    calls = [asyncio.ensure_future(wakes.wait(20.0)) for _ in range(2)]
+    await asyncio.sleep(0)
+    wakes.ask("tiny")
+    assert await asyncio.gather(*calls) == [[], ["tiny"]]
 
 
 async def test_paused_model_is_not_woken(start: Start) -> None:

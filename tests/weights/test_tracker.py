@@ -148,6 +148,21 @@ def test_a_hash_that_the_storage_contradicts_is_forgotten() -> None:
     assert c.turn(4.0, want=1).orders == (Order(piece=0, source="b:1", sha256="hash 0"),)
 
 
+def test_a_node_that_had_the_right_piece_gives_it_once_a_wrong_hash_is_forgotten() -> None:
+    tracker = Tracker(StorageLimits())
+    bad, good, b, c = (Node(tracker, f"{name}:1", 1) for name in ("bad", "good", "b", "c"))
+    bad.have, good.have = {0: "wrong hash"}, {0: "hash 0"}
+    for node in (bad, good, b):
+        node.turn(0.0)
+    b.turn(0.1, failed=(Failed(piece=0, source=STORAGE, why=Failure.WRONG),))
+    assert tracker.holders(KEY)["good:1"] == 0
+    b.turn(4.0, want=1)
+    b.complete(4.0, 0)
+    assert tracker.holders(KEY)["good:1"] == 1
+    c.turn(4.1, want=1, failed=(Failed(piece=0, source="b:1", why=Failure.LOST),))
+    assert c.orders[0].source == "good:1"
+
+
 def test_a_swarm_without_members_keeps_no_hashes() -> None:
     tracker = Tracker(StorageLimits())
     a, b = Node(tracker, "a:1", 1), Node(tracker, "b:1", 1)

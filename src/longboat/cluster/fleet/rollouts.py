@@ -126,8 +126,13 @@ class Rollouts:
             return step(StepKind.DONE)
         waited_s = now_s - seen.since_s
         if waited_s > rollout.ready_s and num_ready < rollout.replicas:
-            if num_ready and all(_is_over(s) or (s.digest == rollout.digest and s.phase is Phase.READY) for s in mine):
-                return step(StepKind.DONE)  # nothing is left to exchange, and the missing ones have no place
+            if num_ready and not seen.failed and all(s.phase is Phase.READY for s in new if not _is_over(s)):
+                left = [state for state in mine if state.digest != rollout.digest and not _is_over(state)]
+                if not left:
+                    return step(StepKind.DONE)  # nothing is left to exchange, and the missing ones have no place
+                if all(state.phase is Phase.DRAINING for state in left):
+                    seen.since_s = now_s  # a missing one may get their places
+                    return None
             return step(StepKind.TAKE_BACK, f"no further replica was ready within {rollout.ready_s:.0f} s")
         return step(StepKind.ONE_BY_ONE) if rollout.surge and _lacks_room(seen, rollout, mine, now_s) else None
 

@@ -174,13 +174,16 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
             raise EngineError("the rank was never started", hint="call start() first")
         return await asyncio.shield(self._lost)
 
-    async def stop(self, grace_s: float) -> None:
-        """End the rank: politely, and by force after ``grace_s`` seconds. Returns when no process of it is left."""
+    async def stop(self, grace_s: float, *, on_request: bool = True) -> None:
+        """End the rank: politely, and by force after ``grace_s`` seconds. Returns when no process of it is left.
+
+        on_request: not because another rank crashed
+        """
         self._is_stopped = True
         rank, self._rank = self._rank, None
         if rank is None:
             return
-        self._heartbeat.end()
+        self._heartbeat.end(on_request=on_request)
         if grace_s > 0:
             rank.terminate(grace_s)
         else:
@@ -228,16 +231,16 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         """Report the end of the rank to the supervisor, whatever goes wrong here."""
         rank = self._rank
         assert rank is not None
-        reason = "its end could not be seen"
+        reason, on_request = "its end could not be seen", False
         try:
             ended = await rank.wait()
-            reason = f"exited with {ended}"
+            reason, on_request = f"exited with {ended}", ended.on_request
             if ended.returncode is None and ended.signal is None:
                 await reap_rank(self._marks)
         except Exception as error:
             reason = f"{reason}: {error}"
         finally:
-            self._report_lost(reason)
+            self._report_lost(reason, on_request=on_request)
 
     async def _watch_lease(self, lease_s: float) -> None:
         """End the rank when the supervisor is silent: the gang is then broken or replaced."""
@@ -266,11 +269,12 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
                 self._health = dataclasses.replace(self._health, memory_bytes=memory_bytes)
             pause_s = MEMORY_EVERY_S
 
-    def _report_lost(self, reason: str) -> None:
+    def _report_lost(self, reason: str, *, on_request: bool = False) -> None:
         if self._lost is not None and not self._lost.done():
             lines = read_tail(self._log, CAUSE_LINES) if self._log else ()
             tail = adapter_for(self._model.engine.kind).cause_in(lines) or lines[-TAIL_LINES:]
-            self._lost.set_result(RankLoss(node_rank=self._node_rank, reason=reason, log_tail=tail))
+            loss = RankLoss(node_rank=self._node_rank, reason=reason, log_tail=tail, on_request=on_request)
+            self._lost.set_result(loss)
 
 
 def _rank_state(plan: GangPlan, node_rank: int, rank: RankProcess, log: Path) -> RankState:

@@ -39,7 +39,7 @@ class Leaving:
         self._began_s: dict[str, float] = {}
         self._moved_s: dict[str, float] = {}
         self.looked_s = 0.0
-        self._heirs: set[tuple[str, str, str]] = set()  # revisions of which a ready replica resumes responses
+        self._heirs: dict[tuple[str, str, str], set[str]] = {}  # revision → ready replicas that resume its responses
 
     def look(
         self, states: Iterable[ReplicaState], rules: Callable[[ReplicaState], LeaveRules], now_s: float
@@ -47,7 +47,10 @@ class Leaving:
         """Return draining replica → how it stays. states: all replicas of the fleet; rules: of one of them."""
         self.looked_s, states = now_s, tuple(states)
         leaving = {state.replica: state for state in states if state.phase is Phase.DRAINING}
-        self._heirs = {_revision(state) for state in states if state.phase is Phase.READY and _resumes(state)}
+        self._heirs = {}
+        for state in states:
+            if state.phase is Phase.READY and _resumes(state):
+                self._heirs.setdefault(_revision(state), set()).add(state.replica)
         self._began_s = {replica: self._began_s.get(replica, now_s) for replica in leaving}
         self._moved_s = {replica: at_s for replica, at_s in self._moved_s.items() if replica in leaving}
         return {replica: self.stay(state, rules(state), now_s) for replica, state in leaving.items()}
@@ -55,7 +58,9 @@ class Leaving:
     def stay(self, state: ReplicaState, rules: LeaveRules, now_s: float) -> Stay:
         """Return how a draining replica stays, by the other replicas of the last look."""
         waited_s = now_s - self._began_s.setdefault(state.replica, now_s)
-        if not _resumes(state) or _revision(state) not in self._heirs:
+        heirs = self._heirs.get(_revision(state), set())
+        heirs.discard(state.replica)  # it was ready at the last look
+        if not _resumes(state) or not heirs:
             self._moved_s.pop(state.replica, None)
             return Stay(patience_s=max(0.0, rules.limit_s - waited_s), moving=False)
         if waited_s < rules.drain_s:

@@ -135,10 +135,15 @@ class Gang:
             for watch in watches:
                 watch.cancel()
 
-    async def stop(self, grace_s: float, wait_s: float = 10.0) -> None:
-        """End all ranks; agents that do not answer are killed, and their ranks end with them."""
+    async def stop(self, grace_s: float, *, on_request: bool = True, wait_s: float = 10.0) -> None:
+        """End all ranks; agents that do not answer are killed, and their ranks end with them.
+
+        on_request: not because a rank crashed, for which a request may be to blame
+        """
         await self._end_early_start()
-        stops = (asyncio.wait_for(agent.stop(grace_s), grace_s + wait_s) for agent in self._agents)
+        stops = (
+            asyncio.wait_for(agent.stop(grace_s, on_request=on_request), grace_s + wait_s) for agent in self._agents
+        )
         results = await asyncio.gather(*stops, return_exceptions=True)
         for agent, result in zip(self._agents, results, strict=True):
             if isinstance(result, BaseException):

@@ -16,7 +16,7 @@ from longboat.heartbeat.line_server import door_socket
 from longboat.heartbeat.listener import listen
 from longboat.heartbeat.server import BeatDoor
 from longboat.heartbeat.wire import BEAT_EVERY_S, door_word
-from longboat.routing.health.liveness import Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
+from longboat.routing.health.liveness import QUIT, Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
 from longboat.telemetry import logger
 
 __all__ = ("DOOR", "GangPulse", "OwnBeat")
@@ -96,7 +96,7 @@ class GangPulse:
         self._judged_s = now_s
         self._liveness.hear(beat, now_s)
         judged = self._liveness.judge(now_s)
-        if judged.health is Health.LOST and judged.cause != "ended" and not self._lost.done():
+        if judged.health is Health.LOST and judged.cause not in ("ended", QUIT) and not self._lost.done():
             self._lost.set_result(RankLoss(node_rank=judged.node_rank or 0, reason=judged.detail))
         return beat
 

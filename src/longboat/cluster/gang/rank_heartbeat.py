@@ -29,6 +29,7 @@ class RankHeartbeat:
         self._links: RankLinks | None = None
         self._door: BeatDoor | None = None
         self._is_stopped = False  # by its supervisor
+        self._on_request = False
 
     def listen(self, address: str) -> int:
         """Reserve the port where heartbeats are read, and return it."""
@@ -51,13 +52,17 @@ class RankHeartbeat:
         """Return the rank's heartbeat; None before it runs."""
         return self._beat() if self._life is not None else None
 
-    def end(self) -> None:
-        """Say from now on that the rank has ended: it is being stopped."""
+    def end(self, *, on_request: bool) -> None:
+        """Say from now on that the rank has ended: it is being stopped.
+
+        on_request: not because another rank crashed, for which a request may be to blame
+        """
         self._is_stopped = self._rank is not None and not self._rank.ended
+        self._on_request = self._is_stopped and on_request
 
     def _beat(self) -> Beat:
         if self._rank is None or self._life is None or self._links is None or self._is_stopped or self._rank.ended:
-            on_request = self._is_stopped or (self._rank is not None and self._rank.ended_on_request)
+            on_request = self._on_request or (self._rank is not None and self._rank.ended_on_request)
             return Beat(ranks=(RankBeat(node_rank=self._node_rank, life=Life.ENDED, on_request=on_request),))
         (life, cpu_s), link = self._life.read(), self._links.read()
         beat = RankBeat(

@@ -212,20 +212,22 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         self._die("it was drained")
 
     async def _end_with(self, loss: asyncio.Task[RankLoss]) -> None:
-        lost = _lost(await loss)
+        found = await loss
+        lost = _lost(found)
         log.error("%s/%s: %s", self._model.name, self._identity.replica, lost)
-        await self._fail(lost)
+        await self._fail(lost, on_request=found.on_request)
         self._die(str(lost))
 
-    async def _fail(self, error: BaseException) -> None:
+    async def _fail(self, error: BaseException, *, on_request: bool = False) -> None:
         """End the gang and report the failure, unless the replica was stopped on purpose."""
         if self._leaving:
-            await self._gang.stop(0.0)
+            await self._gang.stop(0.0, on_request=on_request)
             return
         self._detail = str(error) or type(error).__name__
         self._log_tail = getattr(error, "log_tail", ())
         self._enter(Phase.FAILED)
-        await asyncio.gather(self._announce(), self._gang.stop(0.0), return_exceptions=True)
+        stop = self._gang.stop(0.0, on_request=on_request)
+        await asyncio.gather(self._announce(), stop, return_exceptions=True)
 
     async def _close(self) -> None:
         for task in self._tasks:

@@ -67,6 +67,7 @@ class RankLoss:
     node_rank: int
     reason: str
     log_tail: tuple[str, ...] = ()
+    on_request: bool = False  # it was asked to end, so that no request is to blame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

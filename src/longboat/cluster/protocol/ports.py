@@ -29,7 +29,7 @@ class AgentPort(Protocol):
     async def keep_adapters(self, revisions: tuple[str, ...]) -> None: ...
     async def renew(self) -> RankHealth: ...
     async def wait_lost(self) -> RankLoss: ...
-    async def stop(self, grace_s: float) -> None: ...
+    async def stop(self, grace_s: float, *, on_request: bool = True) -> None: ...
     def kill(self) -> None: ...
 
 
@@ -77,8 +77,8 @@ class RayAgent:
         loss: RankLoss = await self._handle.wait_lost.remote()
         return loss
 
-    async def stop(self, grace_s: float) -> None:
-        await self._handle.stop.remote(grace_s)
+    async def stop(self, grace_s: float, *, on_request: bool = True) -> None:
+        await self._handle.stop.remote(grace_s, on_request=on_request)
 
     def kill(self) -> None:
         import ray

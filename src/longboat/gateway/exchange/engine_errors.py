@@ -31,9 +31,14 @@ def engine_refusal(call: Call, status: int, body: bytes) -> Refusal | None:
     return None
 
 
-def late_refusal(status: int, body: bytes) -> Refusal:
-    """Return what a client whose stream has begun gets of an answer other than a stream, such as an engine's error."""
+def late_refusal(status: int, body: bytes, retry_after_s: int | None) -> Refusal:
+    """Return what a client whose stream has begun gets of an answer other than a stream, such as an engine's error.
+
+    retry_after_s: as the engine's head says, which the client does not get
+    """
     message = _message(body) or f"The engine answered {status} where a stream was expected."
+    if retry_after_s is not None:
+        message = f"{message.rstrip(' .')}. Try again in {retry_after_s} s."
     return Refusal(status=status if status >= 400 else 502, message=message, code="engine_refused")
 
 

@@ -20,8 +20,8 @@ from longboat.gateway.exchange.upstream_request import body_for
 from longboat.gateway.exchange.visit import Visit
 from longboat.gateway.exchange.waits import Waits
 from longboat.gateway.http import error_responses
+from longboat.gateway.http.request import request_digest
 from longboat.gateway.records.recent import Decision
-from longboat.gateway.upstreams.crash_blame import Blame
 
 if TYPE_CHECKING:
     from longboat.core.policy import ResumePolicy
@@ -38,7 +38,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
     """One request from its admission to the last byte of its answer. Its account is open throughout."""
 
     __slots__ = (
-        "_answer", "_blame", "_call", "_client", "_life", "_session", "_state", "_task", "_view", "_visit", "_waits",
+        "_answer", "_blamed", "_call", "_client", "_life", "_session", "_state", "_task", "_view", "_visit", "_waits",
     )  # fmt: skip
 
     def __init__(self, state: GatewayState, client: ClientSide, call: Call) -> None:
@@ -51,7 +51,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self._life = life.begin(_terms_of(call, state.table.adapters_among(call.pools)))
         self._visit: Visit | None = None  # at the engine that works on it
         self._waits = Waits(state, call, self)
-        self._blame: Blame | None = None  # made when an engine was lost in its first steps
+        self._blamed = ""  # its digest, once engines died in its first steps
         self._task: asyncio.Task[None] | None = None  # what must be waited for before the next step
 
     # what the client's connection calls
@@ -115,17 +115,11 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         """Continue after an engine was left, or judged afterwards."""
         self._visit = None
         self._drop_task()
-        if self._blame is not None:
-            is_sure = event.dead if isinstance(event, Judged) else not event.stale
-            tried = self._life.past.tried
-            self._blame.accuse(tried | {event.key} if is_sure else tried, self._call.path, self._call.sent_body)
+        body = self._call.sent_body
+        if isinstance(event, Judged) and event.blamed and body is not None:
+            self._blamed = request_digest(self._call.path, body)
+            self._state.deaths.blame(self._blamed)
         return self.step(event)
-
-    def suspect(self, key: str) -> None:
-        """Note that an engine was lost in this request's first steps."""
-        if self._blame is None:
-            self._blame = Blame(self._state.deaths)
-        self._blame.suspect(key)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Do this in a task that ends with the request."""
@@ -224,8 +218,8 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self.step(self._waits.rejoin())
 
     def _finish(self) -> None:
-        if self._blame is not None:
-            self._blame.acquit()
+        if self._blamed:
+            self._state.deaths.acquit(self._blamed)
         status = self._answer.status
         outcome = "ok" if status < 400 else "client_error" if status < 500 else "engine_error"
         self._close(status=status, outcome=outcome)
@@ -236,7 +230,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         if self._visit is not None:
             self._visit.end(time.monotonic())
         self._session.count("failed", answer.last_block_s)
-        if refusal.code == "poison_request" and self._blame is not None:
+        if refusal.code == "poison_request" and self._blamed:
             self._state.metrics.event("poison_request")
         keep = answer.refuse(refusal)
         outcome = action.outcome or "broken"

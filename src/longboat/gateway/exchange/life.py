@@ -252,6 +252,7 @@ class Judged(Event):
 
     key: str
     dead: bool
+    blamed: bool = False  # it died, and was not asked to
 
 
 @dataclass(eq=False)

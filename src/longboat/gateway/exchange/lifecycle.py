@@ -247,7 +247,7 @@ def unresumable(request: Life, event: Event, view: View) -> Action | None:
 
 def suspected(event: Event) -> Action | None:
     """Find out whether an engine that was lost in this request's first steps died, before another one gets it."""
-    if isinstance(event, life.Lost) and event.suspect and not event.stale:
+    if isinstance(event, life.Lost) and event.suspect:
         return life.JUDGE
     return None
 

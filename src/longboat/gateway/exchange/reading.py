@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -71,10 +72,6 @@ class Host:
         """Do work that the event loop calls: where it fails, end the request with an error."""
         raise NotImplementedError
 
-    def suspect(self, key: str) -> None:
-        """Note that the engine was lost in the request's first steps."""
-        raise NotImplementedError
-
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Do this in a task that ends with the request."""
         raise NotImplementedError
@@ -103,7 +100,7 @@ class Place:
 class Reading:
     """The sink of one engine's answer (``upstreams.connection.ResponseSink``)."""
 
-    __slots__ = ("_answer", "_error", "_error_status", "_host", "_is_left", "_session", "_upstream", "_visit")
+    __slots__ = ("_answer", "_error", "_error_head", "_host", "_is_left", "_session", "_upstream", "_visit")
 
     def __init__(self, visit: Place, host: Host) -> None:
         self._visit = visit
@@ -113,7 +110,7 @@ class Reading:
         self._upstream = visit.upstream
         self._is_left = False  # what still comes is not looked at
         self._error = b""  # what came of an error that becomes an event of a stream
-        self._error_status = 0  # of it; 0: there is none
+        self._error_head: ResponseHead | None = None  # of it
 
     # what the connection calls
 
@@ -135,14 +132,15 @@ class Reading:
             turned_away_by = self._upstream.key
         event = _HEAD if fits and status == 200 else Head(status, fits=fits, turned_away_by=turned_away_by)
         action = self._host.step(event)
-        if action is not RELAY:
-            if isinstance(action, Leave):
-                self._leave_soon(action)
-            elif action is TELL:
-                self._error_status = status
+        if isinstance(action, Leave):
+            self._leave_soon(action)
+        if action is not RELAY and action is not TELL:
             return
         if status < 500 and not self._upstream.breaker.closed:
             self._upstream.breaker.succeeded()
+        if action is TELL:
+            self._error_head = head
+            return
         if goes_on:
             assert resume_state is not None
             resume_state.goes_on()
@@ -170,8 +168,8 @@ class Reading:
             if last:
                 self._visit.connection = None  # it is free: another request may have it before this one leaves
             return
-        if self._error_status:
-            self._tell(body, last=last)
+        if self._error_head is not None:
+            self._tell(self._error_head, body, last=last)
             return
         answer, session, connection = self._answer, self._session, self._visit.connection
         if session.journal is not None and session.journal.told:
@@ -247,12 +245,13 @@ class Reading:
             self._refuse(refusal, last=last)
         return refusal is not None
 
-    def _tell(self, body: bytes, *, last: bool) -> None:
+    def _tell(self, head: ResponseHead, body: bytes, *, last: bool) -> None:
         """Refuse the request with the engine's error, whose head came behind that of a stream."""
         self._error += body[:_MAX_ERROR_BYTES]
         if last or len(self._error) >= _MAX_ERROR_BYTES:
-            call, status = self._answer.call, self._error_status
-            self._refuse(engine_refusal(call, status, self._error) or late_refusal(status, self._error), last=last)
+            found = engine_refusal(self._answer.call, head.status, self._error)
+            again_s = None if head.retry_after is None else math.ceil(retry_after_s(head.retry_after, time.time()))
+            self._refuse(found or late_refusal(head.status, self._error, again_s), last=last)
 
     def _refuse(self, refusal: Refusal, *, last: bool) -> None:
         if last:

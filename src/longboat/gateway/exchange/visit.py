@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import math
 import time
@@ -18,7 +17,7 @@ from longboat.gateway.http import error_responses
 from longboat.gateway.native.leaf_work import named
 from longboat.gateway.records.recent import Attempt
 from longboat.gateway.records.spans import passed_on
-from longboat.gateway.upstreams.crash_blame import is_dead
+from longboat.gateway.upstreams.crash_blame import is_dead, was_asked_to_end
 from longboat.gateway.upstreams.upstream import request_end
 from longboat.routing.health.poison import Admitted
 from longboat.routing.queue.queue_entry import RUNNING
@@ -39,7 +38,6 @@ _MAX_ATTEMPTS: Final = 64
 _MIN_WORK_S: Final = 0.03  # an engine that is lost sooner was dead when it got the request
 _SILENT_TOO_S: Final = 1.0
 _CARRIED: Final = ResumeLevel.CARRIED
-_QUARANTINE_S: Final = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
 _BLAMELESS: Final = frozenset(
     (PREEMPTED, "moved", "refused", "error", "declined", "differs", "crossed", "gone", "again")
 )  # nothing bad of the engine
@@ -263,8 +261,6 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         has = self.session.interrupted(relay, reason, now_s, silent_s)
         if has is Has.ALL and relay is not None:
             self.answer.pass_on(relay, b"", upstream, last=True)
-        if suspect and stale:
-            self._host.suspect(upstream.key)  # the next connection to it will show
         if self._host.left(self._loss(reason, detail, has=has, stale=stale, suspect=suspect)) is JUDGE:
             self._host.run(self._judge())
 
@@ -282,11 +278,8 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         """Look whether the engine died, before another one gets the request."""
         upstream = self.upstream
         dead = await is_dead(upstream, upstream.limits.connect_timeout_s)
-        if dead:
-            await asyncio.sleep(_QUARANTINE_S)
-            if not upstream.quits:  # its last heartbeat came meanwhile
-                self._host.suspect(upstream.key)
-        self._host.guard(functools.partial(self._host.left, Judged(upstream.key, dead=dead)))
+        blamed = dead and not await was_asked_to_end(upstream)
+        self._host.guard(functools.partial(self._host.left, Judged(upstream.key, dead=dead, blamed=blamed)))
 
     def end(self, now_s: float) -> None:
         """Give up what the engine still does for this request."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import ssl
+import termios
 from typing import Any
 
 from longboat.core.errors import UserInputError
@@ -14,6 +17,8 @@ __all__ = ("ServerTls", "TlsTransport")
 log = logger("gateway")
 
 Stamp = tuple[int, ...]
+
+_LOOK_S = 0.1  # until it is seen whether a client has taken more
 
 
 class ServerTls:
@@ -64,7 +69,7 @@ class ServerTls:
 
 
 class TlsTransport:
-    """A TLS transport that accepts ``write_eof`` as plain TCP does.
+    """A TLS transport that takes ``write_eof``, and closes after all was sent, as plain TCP does.
 
     TLS has no half-closed connection, so ``write_eof`` waits for the ``close`` that follows. The calls of the hot path
     go straight to the transport.
@@ -82,6 +87,28 @@ class TlsTransport:
 
     def write_eof(self) -> None:
         """Do nothing: ``close`` follows."""
+
+    def close(self) -> None:
+        """Close once the client's host has all that was written.
+
+        The loop's own ``close`` drops what is left after a second. The caller ends a client that takes nothing more.
+        """
+        if self._has_unsent():
+            asyncio.get_running_loop().call_later(_LOOK_S, self.close)
+        else:
+            self._transport.close()
+
+    def _has_unsent(self) -> bool:
+        """Return whether bytes wait here, or in the kernel for the client's acknowledgement."""
+        transport = self._transport
+        sock = transport.get_extra_info("socket")
+        if transport.is_closing() or sock is None or sock.fileno() < 0:
+            return False
+        try:
+            unacknowledged = any(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
+        except OSError:  # it has just closed
+            return False
+        return unacknowledged or transport.get_write_buffer_size() > 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -83,6 +83,8 @@ class ClientConnection(ClientLink):
         if self.exchange is not None:
             exchange, self.exchange = self.exchange, None
             exchange.abort()
+        elif self.write_paused:  # the answer counted as complete when it was written, and was not sent whole
+            self.state.metrics.event("answer_cut_off")
 
     def pause_writing(self) -> None:
         self.write_paused = True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("Blame", "CrashBlame", "is_dead", "until_answers")
+__all__ = ("CrashBlame", "is_dead", "until_answers", "was_asked_to_end")
 
 log = logger("gateway")
 
@@ -25,6 +25,8 @@ _ASK_EVERY_S = 1.0
 _DYING_S = 0.1  # a process that was killed still takes connections for a moment
 _MANY_DIE_S = 0.25  # engines that die within this time of each other have another cause than a request
 _ONE_DEATH_S = 1.0  # all connections of a dead engine end within this time
+_QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
+_LOOK_EVERY_S, _LAST_BEAT_LOOKS = 0.1, 17  # two seconds in all: a node that answers no more is found within that time
 
 
 class CrashBlame:
@@ -69,35 +71,6 @@ class CrashBlame:
         return self._poison.is_poison(request_digest(path, body), self._clock.monotonic_s())
 
 
-class Blame:
-    """The deaths of engines that one request may have caused."""
-
-    __slots__ = ("_deaths", "digest", "suspected")
-
-    def __init__(self, deaths: CrashBlame) -> None:
-        self._deaths = deaths
-        self.digest = ""  # of the request, once it was blamed for a death
-        self.suspected: frozenset[str] = frozenset()  # keys of the engines that were lost in its first steps
-
-    def suspect(self, key: str) -> None:
-        """Note that the engine was lost in the request's first steps."""
-        self.suspected |= {key}
-
-    def accuse(self, dead: frozenset[str], path: bytes, body: bytes | None) -> None:
-        """Blame the request for those of its suspected engines that are known to be dead."""
-        killed = self.suspected & dead
-        if killed and body is not None:
-            self.suspected -= killed
-            self.digest = request_digest(path, body)
-            for _ in killed:
-                self._deaths.blame(self.digest)
-
-    def acquit(self) -> None:
-        """Clear the request: it was completed in the end, so the deaths were chance."""
-        if self.digest:
-            self._deaths.acquit(self.digest)
-
-
 async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
     """Return whether the engine accepts no connection, or closes it at once."""
     writer = None
@@ -113,6 +86,16 @@ async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
     finally:
         if writer is not None:
             writer.transport.abort()
+
+
+async def was_asked_to_end(upstream: Upstream) -> bool:
+    """Return whether a dead engine's last heartbeat says that it was asked to end. Wait a while for it."""
+    await asyncio.sleep(_QUARANTINE_S)
+    for _ in range(_LAST_BEAT_LOOKS):
+        if not upstream.beats or upstream.lost:
+            break
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return upstream.quits
 
 
 async def until_answers(upstream: Upstream) -> None:

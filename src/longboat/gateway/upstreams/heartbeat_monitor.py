@@ -20,6 +20,7 @@ __all__ = ("follow_beats",)
 log = logger("beats")
 
 LOOK_EVERY_S = 0.1
+_LAST_BEAT_S = 2.0  # a table without an endpoint may come before the heartbeat that says why
 
 
 async def follow_beats(table: LiveTable, limits: LivenessLimits | None = None, clock: Clock = WALL) -> None:
@@ -46,6 +47,7 @@ class _Monitor:
         self._seen_changes = -1  # of the table
         self._ears: dict[Upstream, _Ear] = {}  # endpoints heard directly
         self._relayed: set[Upstream] = set()
+        self._gone_s: dict[Upstream, float] = {}  # since when an endpoint is out of the table, and has no request
 
     def look(self, now_s: float) -> None:
         """Take in what was heard. All endpoints are looked at only when the table changed or a relay has news."""
@@ -58,10 +60,7 @@ class _Monitor:
                 self._place(upstream)
         for upstream in [u for u in self._relayed if u.lost]:  # others than the relay mark endpoints down, too
             self._place(upstream)
-        for upstream in [u for u in self._relayed if u.gone and not u.outstanding]:
-            self._relayed.discard(upstream)
-        for upstream in [u for u in self._ears if u.gone and not u.outstanding]:
-            self._close_ear(upstream)
+        self._drop_gone(now_s)
         for upstream, ear in tuple(self._ears.items()):
             self._take(upstream, ear.judge(now_s))
 
@@ -81,6 +80,14 @@ class _Monitor:
             inherits = upstream in self._relayed and bool(upstream.lost)
             self._ears[upstream] = _Ear(upstream, self._limits, self._clock, inherits=inherits)
         self._relayed.discard(upstream)
+
+    def _drop_gone(self, now_s: float) -> None:
+        for upstream in [u for u in (*self._relayed, *self._ears) if u.gone and not u.outstanding]:
+            if now_s - self._gone_s.setdefault(upstream, now_s) >= _LAST_BEAT_S:
+                del self._gone_s[upstream]
+                self._relayed.discard(upstream)
+                if upstream in self._ears:
+                    self._close_ear(upstream)
 
     def _close_ear(self, upstream: Upstream) -> None:
         """End the listening to an endpoint that no other listener takes over."""

@@ -52,6 +52,7 @@ class Wakes:
     def __init__(self) -> None:
         self._asked: set[str] = set()
         self._event = asyncio.Event()
+        self._num_calls = 0
 
     def ask(self, model: str) -> None:
         """Note that a request asks for a model that sleeps."""
@@ -59,11 +60,18 @@ class Wakes:
         self._event.set()
 
     async def wait(self, timeout_s: float) -> list[str]:
-        """Return the models, as soon as there is one; none after ``timeout_s``."""
+        """Return the models, as soon as there is one; none after ``timeout_s``.
+
+        The newest call gets them: the callers of earlier ones may have died.
+        """
+        self._num_calls += 1
+        number = self._num_calls
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()
         except TimeoutError:
+            return []
+        if number != self._num_calls:
             return []
         self._event.clear()
         asked, self._asked = self._asked, set()

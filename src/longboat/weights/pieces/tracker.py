@@ -43,7 +43,8 @@ class _Member:
 
     heard_at_s: float
     have: int = 0  # bit i: piece i
-    other: int = 0  # pieces that it has with another hash than the known one: it neither gives them nor gets them
+    # pieces that it has with another hash than the known one: it neither gives them nor gets them
+    other: dict[int, str] = field(default_factory=dict)
     wrong: int = 0  # pieces that it has, and that others are not sent to get: they came with wrong bytes
     orders: dict[int, str] = field(default_factory=dict)  # piece that it fetches now → source
     excluded: dict[str, float] = field(default_factory=dict)  # source → until when it is not sent there
@@ -52,7 +53,7 @@ class _Member:
     @property
     def holds(self) -> int:
         """The pieces that it does not fetch."""
-        return self.have | self.other
+        return self.have | _bits(self.other)
 
     @property
     def gives(self) -> int:
@@ -80,14 +81,18 @@ class _Swarm:
         member.orders.pop(piece, None)
         if not self.knows(piece):
             return
-        bit = 1 << piece
-        if bit & member.have:
+        if 1 << piece & member.have:
             return
-        if self.hashes.setdefault(piece, sha256) != sha256:
-            member.other |= bit
-            return
-        member.have |= bit
-        self.num_holders[piece] += 1
+        member.other[piece] = sha256
+        if piece not in self.hashes:  # others may have reported it while a wrong hash was known
+            self.hashes[piece] = sha256
+            holders = [one for one in self.members.values() if one.other.get(piece) == sha256]
+        else:
+            holders = [member] if self.hashes[piece] == sha256 else []
+        for holder in holders:
+            del holder.other[piece]
+            holder.have |= 1 << piece
+            self.num_holders[piece] += 1
 
     def knows(self, piece: int) -> bool:
         """Return whether the model has a piece of this number: a report may hold any."""
@@ -261,7 +266,7 @@ class Tracker:
         return start + (above & -above).bit_length() - 1
 
 
-def _bits(pieces: dict[int, str]) -> int:
+def _bits(pieces: Iterable[int]) -> int:
     bits = 0
     for piece in pieces:
         bits |= 1 << piece

@@ -1,0 +1,40 @@
+"""What the launcher's exit code says of the end of its server: 0 where the server or the launcher was asked to end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import asyncio, signal, sys
+from longboat_llamacpp.launcher import _end_with
+from longboat_llamacpp.servers import Inner
+
+async def main(shell, event, pause_s):
+    process = await asyncio.create_subprocess_exec("sh", "-c", shell)
+    events = {"asked": asyncio.Event(), "closed": asyncio.Event()}
+    asyncio.get_running_loop().call_later(pause_s, events[event].set)
+    await _end_with(Inner(url="", key="", process=process), events["asked"], events["closed"])
+
+asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("shell", "event", "pause_s", "code"),
+    [
+        ("sleep 0.5; kill -SEGV $$", "closed", "0", 1),  # its port is closed before it is gone
+        ("kill -SEGV $$", "closed", "60", 1),
+        ("exit 1", "closed", "60", 1),
+        ("kill -TERM $$", "closed", "60", 0),
+        ("exec sleep 60", "closed", "0", 0),  # it waits for its responses
+        ("exec sleep 60", "asked", "0", 0),
+    ],
+)
+def test_a_launcher_that_was_not_asked_to_end_fails_with_its_server(
+    shell: str, event: str, pause_s: str, code: int
+) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, shell, event, pause_s], timeout=60, check=False)
+    assert done.returncode == code
