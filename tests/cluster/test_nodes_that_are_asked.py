@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,21 +19,21 @@ class Nodes:
     daemons: dict[str, Any]
     asked: list[str] = field(default_factory=list)
 
-    def daemon(self, node_id: str) -> Any:
-        return ("daemon", node_id) if node_id in self.daemons else None
+    def daemon(self, node_id: str) -> Future[Any] | None:
+        return answered(self.daemons[node_id]) if node_id in self.daemons else None
 
-    def task(self, node_id: str) -> Any:
+    def task(self, node_id: str) -> Future[Any]:
         self.asked.append(node_id)
-        return ("task", node_id)
+        return answered(FOUND)
 
-    def next_of(self, questions: Sequence[Any], within_s: float) -> tuple[Any, Any] | None:
-        for question in questions:
-            way, node_id = question
-            if way == "task":
-                return question, FOUND
-            if self.daemons[node_id] != "hangs":
-                return question, self.daemons[node_id]
-        return None
+
+def answered(answer: Any) -> Future[Any]:
+    question = Future[Any]()
+    if isinstance(answer, Exception):
+        question.set_exception(answer)
+    elif answer != "hangs":
+        question.set_result(answer)
+    return question
 
 
 def test_tasks_stand_in_for_daemons_that_are_gone_while_another_hangs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import threading
@@ -101,6 +102,38 @@ async def test_a_home_folder_that_hangs_holds_up_no_other_order(
     monkeypatch.setattr(member, "_sources", looked)
     await member.end()
     assert not (tmp_path / "weights.json").exists()
+
+
+async def test_an_end_during_a_report_leaves_neither_an_order_nor_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = WeightsMember(tmp_path, tmp_path, "127.0.0.1", {})
+    monkeypatch.setattr(member_module, "WAIT_S", 30.0)
+    joining, goes_on = threading.Event(), threading.Event()
+
+    def join(*_: object) -> None:
+        joining.set()
+        goes_on.wait(30.0)
+
+    monkeypatch.setattr(member, "_joined", join)
+    report = asyncio.create_task(member.report(order()))
+    await asyncio.to_thread(joining.wait, 30.0)
+    await member.end()
+    goes_on.set()
+    assert await report is None
+    assert not (tmp_path / "weights.json").exists()
+
+
+async def test_an_end_that_fails_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unretrieved: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unretrieved.append(context))
+    member = WeightsMember(tmp_path, tmp_path, "127.0.0.1", {})
+    (tmp_path / "weights.json").mkdir()  # it cannot be removed as a file
+    await member.end()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not unretrieved
+    assert caplog.text.count("did not end well") == 1
 
 
 async def test_a_node_that_cannot_join_tells_its_agents_to_fetch_alone(tmp_path: Path) -> None:

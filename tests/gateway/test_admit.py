@@ -97,8 +97,8 @@ def told(state: GatewayState, decision: Decision) -> object:
     """All that is decided, so that two decisions can be compared."""
     if not isinstance(decision, Call):
         return decision if isinstance(decision, bytes) else values_of(decision)
-    assert decision.plan is not None
-    heads = [decision.plan.head_for(upstream) for upstream in state.table.upstreams()]
+    start = decision.method, decision.path, decision.request.forwarded
+    heads = [upstream.request_start(*start) for upstream in state.table.upstreams()]
     body = body_for(decision)  # also says whether usage is added
     made_of_it = ("request", "facts", "decided_s", "plan", "deadline_s")
     rest = {name: value for name, value in values_of(decision).items() if name not in made_of_it}

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 from gateway_lab import eventually, post_bytes
 
-from longboat.core.policy import Policy
-from longboat.core.states import Endpoint
-from longboat.gateway.api.apis import APIS
-from longboat.gateway.calls.head import HeadPlan, KnownHeads
-from longboat.gateway.config import GatewayLimits
+from longboat.gateway.calls.head import KnownHeads
 from longboat.gateway.http.request import Request
-from longboat.gateway.limits.policy_view import LivePolicy
-from longboat.gateway.upstreams.upstream import Upstream
 
 HEAD = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\nX-Keep: 1"
 
@@ -87,18 +80,3 @@ async def test_known_requests_are_answered_as_the_first_one_was(
     assert all(seen.header("x-keep") == "1" for seen in upstream.seen)
     client.send(post_bytes({"model": "tiny", "prompt": "d"}, "/v1/completions", "x-keep: 1\r\n") * 2)
     await eventually(lambda: len(upstream.seen) == 5, "both pipelined requests are sent")
-
-
-def test_what_a_long_head_makes_of_many_engines_requests_is_not_all_kept() -> None:
-    live = LivePolicy(Policy(), ("m",))
-    line = b"x-a: " + b"a" * 7000 + b"\r\n"
-    request = Request(b"/v1/chat/completions", "POST", "", {b"host": b"x", b"content-length": b"2"}, [line])
-    plan = HeadPlan(live, request, APIS[request.url], live.keys.anonymous, math.inf)
-    upstreams = [
-        Upstream(Endpoint(model="m", replica=f"r{n}", generation=1, url=f"http://h{n}:1"), GatewayLimits())
-        for n in range(20)
-    ]
-    heads = [plan.head_for(upstream) for upstream in upstreams]
-    assert all(line in head and b"h%d:1" % n in head for n, head in enumerate(heads))
-    assert sum(map(len, plan._heads.values())) <= 1 << 15
-    assert [plan.head_for(upstream) for upstream in upstreams] == heads

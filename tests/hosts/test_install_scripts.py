@@ -3,41 +3,64 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from longboat.file_lock import FileLock
+from longboat.hosts.remote.ssh import script_of
 
 
-def ended(name: str, software: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script whose programs only note that they were called."""
+def ended(name: str, software: Path, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
+    """Run an installation whose programs only note that they were called. path: where other programs are found"""
     for program in ("uv", "longboat"):
-        path = software / "bin" / program
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\necho {program} >> {software}/calls\nexit 1\n")
-        path.chmod(0o755)
-    text = files("longboat.hosts.remote").joinpath(f"scripts/{name}.sh").read_text()
+        tool = software / "bin" / program
+        tool.parent.mkdir(parents=True, exist_ok=True)
+        tool.write_text(f"#!/bin/sh\necho {program} >> {software}/calls\nexit 1\n")
+        tool.chmod(0o755)
     given = {"SOFTWARE": str(software), "RELEASE": "r", "ENGINE": "vllm", "WAIT_S": "0", "INDEX_URL": ""}
     given |= {"IS_BUNDLE": "0", "PYTHON": "3.11", "REQUIREMENT": "longboat"}
+    text = script_of("install_lock", name, variables=given)
     return subprocess.run(
-        ["sh", "-c", text], env={**os.environ, **given}, capture_output=True, text=True, timeout=30, check=False
+        ["/bin/sh", "-s"], input=text, env={"PATH": path}, capture_output=True, text=True, timeout=30, check=False
     )
 
 
 @pytest.mark.parametrize("name", ["release", "engine"])
-def test_an_installation_waits_for_the_one_that_a_cut_run_left(name: str, tmp_path: Path) -> None:
-    lock = FileLock.taken(tmp_path / "install.lock")
-    assert lock is not None
-    (tmp_path / "install.lock").write_text("4711\n")
-    with lock:
-        done = ended(name, tmp_path)
-    assert done.returncode == 1 and "process 4711 still installs on this host" in done.stderr
+def test_an_installation_waits_for_all_processes_that_a_cut_run_left(name: str, tmp_path: Path) -> None:
+    holding = f"exec 9> {tmp_path}/install.lock; flock 9; sleep 300 & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", holding], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        program = int(shell.stdout.readline())
+        both = ended(name, tmp_path)
+        shell.kill()
+        shell.wait(30)
+        one = ended(name, tmp_path)
+        os.kill(program, signal.SIGKILL)
+        shell.stdout.read()  # until the program is gone
+    assert both.returncode == one.returncode == 1
+    assert "an installation still runs on this host" in one.stderr
+    assert sorted(both.stderr.split("kill ")[1].split()) == sorted([str(shell.pid), str(program)])
+    assert one.stderr.split("kill ")[1].split() == [str(program)]
     assert not (tmp_path / "calls").exists()
     ended(name, tmp_path)
     assert (tmp_path / "calls").read_text().split() == [{"release": "uv", "engine": "longboat"}[name]]
+
+
+def test_a_host_without_flock_is_told_what_to_install(tmp_path: Path) -> None:
+    done = ended("engine", tmp_path, path="")
+    assert done.returncode == 1 and done.stderr == "this host has no flock; install its package util-linux\n"
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_lock_that_cannot_be_taken_is_no_other_installation(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "flock").write_text("#!/bin/sh\necho flock: 9: No locks available >&2\nexit 71\n")
+    (tools / "flock").chmod(0o755)
+    done = ended("engine", tmp_path, path=str(tools))
+    assert done.returncode == 1 and done.stderr == "flock: 9: No locks available\n"
 
 
 def test_a_release_that_the_cut_run_has_installed_is_kept(tmp_path: Path) -> None:

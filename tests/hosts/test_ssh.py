@@ -73,6 +73,29 @@ async def test_input_that_is_cut_replaces_no_file(
     assert [path.name for path in tmp_path.iterdir()] == ["a file"]
 
 
+async def test_file_that_cannot_take_its_place_is_told_in_the_host_s_words(server: LocalSshd, tmp_path: Path) -> None:
+    file = server.hosts_file()
+    (tmp_path / "folder").mkdir()
+    async with connections(file, file.hosts) as ssh:
+        with pytest.raises(ClusterError, match=r"cannot write .*: mv: cannot overwrite directory") as caught:
+            await ssh["127.0.0.1"].put(str(tmp_path / "folder"), b"text")
+        with pytest.raises(ClusterError, match=r"(?i)cannot write .*missing.*: cannot create"):
+            await ssh["127.0.0.1"].put(str(tmp_path / "missing/file"), b"text")
+    assert "bytes" not in str(caught.value)
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+
+
+async def test_parts_of_writers_that_died_are_deleted_and_others_stay(server: LocalSshd, tmp_path: Path) -> None:
+    gone = await asyncio.create_subprocess_exec("true")
+    await gone.wait()
+    for number in (gone.pid, os.getpid()):
+        (tmp_path / f"a file.part.{number}").touch()
+    file = server.hosts_file()
+    async with connections(file, file.hosts) as ssh:
+        await ssh["127.0.0.1"].put(str(tmp_path / "a file"), b"text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", f"a file.part.{os.getpid()}"]
+
+
 async def test_folder_arrives_through_tar(server: LocalSshd, tmp_path: Path) -> None:
     (tmp_path / "from/deep").mkdir(parents=True)
     (tmp_path / "from/deep/file").write_bytes(bytes(3_000_000))
@@ -159,7 +182,7 @@ async def test_removal_deletes_what_up_made_and_nothing_else(server: LocalSshd, 
     variables = {"SOFTWARE": f"{tmp_path}/software", "FOLDERS": folders, "LINGERS": "0"}
     file = server.hosts_file()
     async with connections(file, file.hosts) as ssh:
-        done = await ssh["127.0.0.1"].script("remove", variables)
+        done = await ssh["127.0.0.1"].script("remove", variables=variables)
     assert done.code == 0, done.err
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["data", "file", "file", "others"]
 
@@ -171,7 +194,7 @@ async def test_host_is_known_after_a_cut_while_its_folders_are_made(server: Loca
     file = file.model_copy(update={"folders": file.folders.model_copy(update=folders)})
     variables = {"SOFTWARE": folders["software"], "DATA": folders["data"], "RUN": f"{tmp_path}/run"}
     async with connections(file, file.hosts) as ssh:
-        done = await ssh["127.0.0.1"].script("folders", {**variables, "MANIFEST": '{"folders": ["/run/x"]}'})
+        done = await ssh["127.0.0.1"].script("folders", variables={**variables, "MANIFEST": '{"folders": ["/run/x"]}'})
         facts = (await look_at(file, file.hosts, ssh)).facts["127.0.0.1"]
     assert done.code and not facts.foreign
     assert facts.manifest == Manifest(folders=("/run/x",)) and f"{tmp_path}/data" in facts.missing

@@ -320,6 +320,19 @@ def test_a_whole_model_whose_manifest_was_emptied_gets_another_one_and_keeps_its
     again.release()
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "files/model.safetensors"])
+def test_a_disk_that_fails_is_told_and_its_whole_model_stays(storage: RangeServer, node: MakeNode, name: str) -> None:
+    held = node().hold(storage.source)
+    held.release()
+    path = held.path.parent / name
+    path.unlink()
+    path.symlink_to(path)  # neither there nor absent: a look at it fails, as on a failing disk
+    sent = storage.sent_bytes
+    with pytest.raises(ClusterError, match=f"the disk of {held.path.parent} fails: .*symbolic links"):
+        node().hold(storage.source)
+    assert held.path.is_dir() and storage.sent_bytes == sent
+
+
 @pytest.mark.parametrize("sha256", ["", hashlib.sha256(bytes(MIB)).hexdigest()], ids=["unnamed", "named"])
 def test_a_file_that_was_lost_is_fetched_again(tmp_path: Path, sha256: str) -> None:
     store = Store(tmp_path)

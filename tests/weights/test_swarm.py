@@ -131,6 +131,26 @@ def test_a_fetch_follows_its_node_to_another_tracker(storage: RangeServer, node:
     assert b.server.tracker.holders(folder.manifest.key) == {b.address.member: 6}
 
 
+def test_a_model_that_cannot_be_read_keeps_no_other_from_being_offered(
+    storage: RangeServer, node: MakeNode, join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = join("a")
+    first = node("a", a.address).hold(storage.source)
+    storage.put("config.json", b"{ }")  # another version is another model
+    second = node("a", a.address).hold(storage.source)
+    broken, sound = sorted((first, second), key=lambda held: held.key)  # turns are taken in this order
+    weights = broken.path / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to(weights)
+    other = SwarmMember(Store(tmp_home(join, "b")), TOKEN, "127.0.0.1")
+    with other:
+        a.seeder.follow(other.address)
+        a.seeder.take_turns()
+        assert other.server.tracker is not None
+        assert list(other.server.tracker.holders(sound.key).values()) == [6]
+    assert f"the weights {broken.key} cannot be offered" in caplog.text
+
+
 def test_a_piece_that_another_process_forgot_is_not_given(storage: RangeServer, node: MakeNode, join: Join) -> None:
     a = join("a")
     key = node("a").hold(storage.source).key

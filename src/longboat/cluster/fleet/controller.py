@@ -214,12 +214,13 @@ class FleetController:
 
 
 def _carry_out(step: Step, dashboard: str) -> None:
+    from longboat.cluster.fleet.change_turns import writing
     from longboat.cluster.fleet.rollout_values import document_after
-    from longboat.cluster.fleet.serve_rest import WRITING, ServeRest
+    from longboat.cluster.fleet.serve_rest import ServeRest
     from longboat.cluster.host.cluster_token import cluster_token
 
     rest = ServeRest(dashboard, cluster_token(os.environ, Path.home()))
-    with WRITING:
+    with writing():
         document = document_after(rest.details().get("applications", {}), step)
         if document is not None:
             log.warning("update of %s to %s: %s %s", step.model, step.digest, step.kind.value, step.why)

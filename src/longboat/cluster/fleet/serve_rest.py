@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 
-__all__ = ("WRITING", "DashboardAwayError", "ServeRest", "until_written")
+__all__ = ("DashboardAwayError", "ServeRest")
 
 PATH = "/api/serve/applications/"
 SCALE_PATH = "/api/v1/applications/{app}/deployments/{deployment}/scale"
 _REFUSED = (401, 403)
 _FIRST_ERROR = 400
-
-WRITING = threading.Lock()
-"""Held by a thread from reading Serve's applications until it has read back what it wrote, and never for a longer wait.
-
-A document is written whole: without the lock, one change would put back what another one has just replaced.
-"""
-
-
-_TRIES = 3
-_Result = TypeVar("_Result")
 
 
 class DashboardAwayError(ClusterError):
@@ -92,17 +80,3 @@ class ServeRest:
             told = read.decode(errors="replace")[-500:]
             raise ClusterError(f"Serve answered {status}: {told}", hint="longboat status")
         return read
-
-
-def until_written(attempt: Callable[[], _Result | None], what: str = "this fleet") -> _Result:
-    """Return what ``attempt`` returns once its write holds.
-
-    attempt: reads the document, writes it changed, and reads it back; None: another command's document won
-    what: is changed, for the error
-
-    Raises ClusterError where another command wins each time.
-    """
-    for _ in range(_TRIES):
-        if (found := attempt()) is not None:
-            return found
-    raise ClusterError(f"another command keeps changing {what}", hint="run the command again")

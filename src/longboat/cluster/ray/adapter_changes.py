@@ -15,8 +15,8 @@ from longboat.cluster.fleet.adapters import (
     without_adapter,
     without_adapters,
 )
+from longboat.cluster.fleet.change_turns import until_written, writing
 from longboat.cluster.fleet.deployed import controller_values, document_with
-from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.cluster.preflight.adapters import adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest
 from longboat.cluster.preflight.knowledge import built_in_basis, shape_of
@@ -129,7 +129,7 @@ def _write(session: AdapterSession, text: str, fleet: Fleet) -> str | None:
 
     text: of the running fleet from which ``fleet`` was made; nodes were asked since then
     """
-    with WRITING:
+    with writing():
         apps = session.apps.all()
         values = controller_values(apps)
         if values.get("text") != text:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from longboat.cluster.counts.by_hand import HOLDS, Hold, checked_hold, read_holds, values_with_hold
 from longboat.cluster.fleet.adapters import running_fleet
+from longboat.cluster.fleet.change_turns import until_written, writing
 from longboat.cluster.fleet.deployed import controller_values, document_with
-from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.spec.scaling import scaled_models
 
@@ -40,7 +40,7 @@ def change_hold(session: CountSession, model: str, verb: Verb, *, asked: int | N
     """
 
     def attempt() -> Hold | None:
-        with WRITING:
+        with writing():
             apps = session.apps.all()
             values = controller_values(apps)
             if not values:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from longboat.cluster.fleet.change_turns import until_written, writing
 from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
-from longboat.cluster.fleet.serve_rest import WRITING, until_written
 from longboat.cluster.protocol.messages import keys_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.policy import KeyRecord
@@ -126,7 +126,7 @@ def change_keys(session: KeySession, change: Callable[[KeyBook], KeyBook]) -> Ke
     fleet = str(_running_values(session)["fleet"])
 
     def attempt() -> KeyBook | None:
-        with WRITING:
+        with writing():
             apps = session.apps.all()
             values = controller_values(apps)
             book = change(key_book_in(values) or KeyBook(salt=new_salt()))

@@ -12,7 +12,9 @@ from pathlib import Path
 from longboat.cluster.protocol.messages import WeightsOrder, WeightsReport
 from longboat.cluster.weights.here import hold_weights, remove_order, write_order
 from longboat.cluster.weights.prewarm import Prewarm
+from longboat.core.errors import LongboatError
 from longboat.spec.types.weights import WeightsSpec
+from longboat.telemetry import logger
 from longboat.weights.fetch.node_weights import HeldWeights
 from longboat.weights.fetch.options_from import limits_from
 from longboat.weights.pieces.rate import Progress
@@ -21,6 +23,8 @@ from longboat.weights.store.store import Store
 from longboat.weights.swarm.swarm_member import SwarmMember
 
 __all__ = ("WeightsMember",)
+
+log = logger("weights")
 
 LOOK_EVERY_S = 5.0
 WAIT_S = 2.0
@@ -49,11 +53,10 @@ class WeightsMember:
 
     async def report(self, order: WeightsOrder | None) -> WeightsReport | None:
         """Do what ``follow`` does; where that takes long, it goes on beside, and the last report counts meanwhile."""
-        if self._following is None:
-            self._following = asyncio.create_task(self.follow(order))
-        done, _ = await asyncio.wait({self._following}, timeout=WAIT_S)
-        if done:
-            following, self._following, self._report = self._following, None, None
+        following = self._following = self._following or asyncio.create_task(self.follow(order))
+        done, _ = await asyncio.wait({following}, timeout=WAIT_S)
+        if done and self._following is following:  # else the member ends
+            self._following, self._report = None, None
             self._report = following.result()
         return self._report
 
@@ -72,9 +75,17 @@ class WeightsMember:
 
     async def end(self) -> None:
         """Stop with the daemon, for which a home folder that hangs is not waited for."""
-        if self._following is not None:
-            self._following.cancel()
-        await asyncio.wait({asyncio.create_task(self.stop())}, timeout=WAIT_S)
+        await asyncio.wait({asyncio.create_task(self._end())}, timeout=WAIT_S)
+
+    async def _end(self) -> None:
+        following, self._following, self._report = self._following, None, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        try:
+            await self.stop()
+        except (LongboatError, OSError) as error:
+            log.warning("this node's part in sharing weights did not end well: %s", error)
 
     async def stop(self) -> None:
         """Leave the swarm, and fetch nothing before it is needed."""

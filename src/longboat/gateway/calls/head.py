@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from longboat.gateway.api.apis import Api
     from longboat.gateway.limits.keys import KeyRing
     from longboat.gateway.limits.policy_view import LivePolicy
-    from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("HeadPlan", "KnownHead", "KnownHeads", "plan_head", "tenant_of")
 
 _RESPONSE_PATH: Final = b"/v1/responses/"
 _TOKENIZER_PATH: Final = b"/tokenizer_info"
-_MAX_HELD_BYTES: Final = 1 << 15  # of heads of engines' requests, for each known head
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 8192
 _OF_ONE_REQUEST: Final = frozenset(
@@ -52,7 +50,7 @@ class HeadPlan:  # size: a plain record of what a head decides
     """What a request's head decides under one policy, for all requests that have this head."""
 
     __slots__ = (
-        "_heads", "_held", "_lines", "allowed_fields", "api", "keyed", "live", "max_context_tokens", "media", "method",
+        "allowed_fields", "api", "keyed", "live", "max_context_tokens", "media", "method",
         "models", "path", "path_text", "response_id", "routes", "salt", "sticky", "tasks", "tenant", "until_s",
     )  # fmt: skip
 
@@ -77,21 +75,6 @@ class HeadPlan:  # size: a plain record of what a head decides
         self.tasks, self.media = live.policy.tasks, live.policy.media
         self.models, self.max_context_tokens = tenant.models, tenant.max_context_tokens
         self.allowed_fields = tenant.allow_fields
-        self._lines = request.forwarded
-        self._heads: dict[Upstream, bytes] = {}
-        self._held = 0  # bytes of these
-
-    def head_for(self, upstream: Upstream) -> bytes:
-        """Return the head of the engine's request, up to the lines that each request has its own of."""
-        head = self._heads.get(upstream)
-        if head is None:
-            head = upstream.request_start(self.method, self.path, self._lines)
-            self._held += len(head)
-            if self._held > _MAX_HELD_BYTES:
-                self._heads.clear()
-                self._held = len(head)
-            self._heads[upstream] = head
-        return head
 
 
 def plan_head(live: LivePolicy, request: Request) -> HeadPlan | Refusal | None:
@@ -202,7 +185,7 @@ class KnownHeads:
         return None if head is None else (head, body_at)
 
     def forget_plans(self) -> None:
-        """Forget what heads decided, so that nothing keeps an old policy or an engine that left."""
+        """Forget what heads decided, so that nothing keeps an old policy."""
         for head in self._heads.values():
             head.plan = None
 

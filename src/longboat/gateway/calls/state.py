@@ -130,9 +130,9 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         if not self.table.offer(epoch, table):
             return False
         self.trips.keep({upstream.key for upstream in self.table.upstreams()})
-        self.heads.forget_plans()
         if self.table.models != models:
             self.live = self.live.with_models(self.table.names)
+            self.heads.forget_plans()
         return True
 
     def offer_policy(self, document: bytes) -> bool:

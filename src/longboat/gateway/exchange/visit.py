@@ -110,10 +110,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
             lines += trace
         elif call.bill is not None:
             call.bill.num_sent += 1
-        if call.plan is not None:
-            start = call.plan.head_for(upstream)
-        else:
-            start = upstream.request_start(call.method, call.path, call.request.forwarded)
+        start = upstream.request_start(call.method, call.path, call.request.forwarded)
         connection.send(
             Reading(self, self._host), start + lines + request_end(call.request.request_id, len(body)), body
         )

@@ -38,7 +38,8 @@ class RemoteHost:
     def __post_init__(self) -> None:
         self.manifest = self.plan.facts.manifest or Manifest()
 
-    async def script(self, name: str, *, sudo: bool = False, limit_s: float = 120.0, **more: str) -> str:
+    async def script(self, *names: str, sudo: bool = False, limit_s: float = 120.0, **more: str) -> str:
+        """Run Longboat's scripts of these names there, and return what they print."""
         layout = self.plan.layout
         variables = {
             "SOFTWARE": layout.software,
@@ -50,8 +51,14 @@ class RemoteHost:
             "MANAGER": "" if layout.is_system else "--user",
             **more,
         }
-        done = await self.ssh.script(name, variables, sudo=sudo and self.plan.facts.uid != 0, limit_s=limit_s)
-        return self.ssh.require(done, f"{name} failed").out
+        as_root = sudo and self.plan.facts.uid != 0
+        done = await self.ssh.script(*names, variables=variables, sudo=as_root, limit_s=limit_s)
+        return self.ssh.require(done, f"{names[-1]} failed").out
+
+    async def install(self, name: str, **more: str) -> None:
+        """Run a script that installs; it waits for the end of an installation that a run that was cut has left."""
+        limit_s = WAIT_S + INSTALL_S
+        await self.script("install_lock", name, sudo=False, limit_s=limit_s, WAIT_S=str(WAIT_S), **more)
 
     async def remember(self, manifest: Manifest) -> None:
         """Write the manifest: what Longboat put there, before it is there."""
@@ -80,10 +87,8 @@ async def _release(host: RemoteHost, _step: Step) -> None:
     layout, source = host.plan.layout, host.source
     parcel = layout.parcel(source.digest)
     await host.ssh.put_folder(host.parcel, parcel)
-    await host.script(
+    await host.install(
         "release",
-        limit_s=WAIT_S + INSTALL_S,
-        WAIT_S=str(WAIT_S),
         PYTHON=source.python,
         IS_BUNDLE="1" if source.bundle else "0",
         INDEX_URL=source.index_url,
@@ -102,7 +107,7 @@ async def _switch(host: RemoteHost, _step: Step) -> None:
 
 
 async def _engine(host: RemoteHost, step: Step) -> None:
-    await host.script("engine", limit_s=WAIT_S + INSTALL_S, WAIT_S=str(WAIT_S), ENGINE=step.name)
+    await host.install("engine", ENGINE=step.name)
     await host.remember(replace(host.manifest, engines=(*host.manifest.engines, step.name)))
 
 

@@ -54,9 +54,9 @@ async def _probe(file: HostsFile, host: HostSection, ssh: SshHost) -> HostFacts:
         "SUDO": "1" if wants_sudo(file, host) else "0",
     }
     try:
-        done = await ssh.script("probe", variables, limit_s=PROBE_S)
+        done = await ssh.script("probe", variables=variables, limit_s=PROBE_S)
     except SilentHostError:  # a busy host may miss its turn once, and a second look costs nothing
-        done = await ssh.script("probe", variables, limit_s=PROBE_S)
+        done = await ssh.script("probe", variables=variables, limit_s=PROBE_S)
     return facts_from(done.out, began_s=done.began_s, ended_s=time.time())
 
 
@@ -87,5 +87,7 @@ async def unreachable(file: HostsFile, addresses: Mapping[str, str], ssh: Mappin
 async def answering(ssh: SshHost, addresses: Sequence[str], port: int = SSH_PORT) -> frozenset[str]:
     """Return the addresses that answer a host; a refusal is an answer. port: SSH's, where a program usually listens"""
     variables = {"ADDRESSES": " ".join(addresses), "PORT": str(port), "LIMIT_S": str(REACH_S)}
-    done = ssh.require(await ssh.script("reach", variables, limit_s=REACH_S + 30.0), "cannot try the other hosts")
+    done = ssh.require(
+        await ssh.script("reach", variables=variables, limit_s=REACH_S + 30.0), "cannot try the other hosts"
+    )
     return frozenset(done.out.split())

@@ -17,7 +17,7 @@ from longboat.core.errors import ClusterError
 from longboat.hosts.remote.ssh_errors import ssh_error
 from longboat.spec.files.hosts_file import HostSection, HostsFile
 
-__all__ = ("Done", "SshHost", "connections")
+__all__ = ("Done", "SshHost", "connections", "script_of")
 
 CONNECT_S = 10
 ALIVE_S, ALIVE_COUNT = 5, 4
@@ -91,14 +91,11 @@ class SshHost:
         return Done(code, out, err, began_s)
 
     async def script(
-        self, name: str, variables: Mapping[str, str], *, sudo: bool = False, limit_s: float = 60.0
+        self, *names: str, variables: Mapping[str, str], sudo: bool = False, limit_s: float = 60.0
     ) -> Done:
-        """Run one of Longboat's scripts there; it travels by stdin with its variables."""
-        text = files("longboat.hosts.remote").joinpath(f"scripts/{name}.sh").read_text()
-        given = "".join(f"{key}={_shell_word(value)}\n" for key, value in variables.items())
-        # The shell must have read everything before a command of the script can take from its input.
-        whole = f"main() {{\n{given}{text}}}\nmain </dev/null\n"
-        return await self.run("sudo -n sh -s" if sudo else "sh -s", whole.encode(), limit_s=limit_s)
+        """Run Longboat's scripts of these names there as one; they travel by stdin with their variables."""
+        text = script_of(*names, variables=variables)
+        return await self.run("sudo -n sh -s" if sudo else "sh -s", text.encode(), limit_s=limit_s)
 
     async def put(self, path: str, data: bytes | Path, *, mode: int = 0o600, limit_s: float = 1800.0) -> None:
         """Write a file there, whole or not at all."""
@@ -180,13 +177,27 @@ def _options(file: HostsFile, host: HostSection, folder: Path) -> list[str]:
     return [*words, *(["-l", user] if user else [])]
 
 
+def script_of(*names: str, variables: Mapping[str, str]) -> str:
+    """Return Longboat's scripts of these names as one text for a shell, which takes them one after the other."""
+    folder = files("longboat.hosts.remote").joinpath("scripts")
+    text = "".join(folder.joinpath(f"{name}.sh").read_text() for name in names)
+    given = "".join(f"{key}={_shell_word(value)}\n" for key, value in variables.items())
+    # The shell must have read everything before a command of the script can take from its input.
+    return f"main() {{\n{given}{text}}}\nmain </dev/null\n"
+
+
 def _writing(path: str, mode: int, size: int) -> str:
-    """Return a script that writes its input to a file. A cut input ends like a whole one, but is shorter."""
+    """Return a script that writes its input to a file. A cut input ends like a whole one, but is shorter.
+
+    Parts that a host left when it died go first: their writers, which their names end with, run no more.
+    """
     return f"""umask 077
-target={shlex.quote(path)} part={shlex.quote(path)}.part.$$
-cat > "$part" && [ "$(wc -c < "$part")" -eq {size} ] && chmod {mode:o} "$part" && mv "$part" "$target" && exit 0
+is_whole() {{ [ "$(wc -c < "$part")" -eq {size} ] || {{ echo "not all of its {size} bytes came" >&2; false; }}; }}
+target={shlex.quote(path)}
+for part in "$target".part.*; do kill -0 "${{part##*.}}" 2>/dev/null || rm -f "$part"; done
+part=$target.part.$$
+cat > "$part" && is_whole && chmod {mode:o} "$part" && mv -T "$part" "$target" && exit 0
 rm -f "$part"
-echo "not all of its {size} bytes could be written" >&2
 exit 1"""
 
 

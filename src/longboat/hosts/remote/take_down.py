@@ -60,8 +60,10 @@ async def _remove(file: HostsFile, host: HostSection, facts: HostFacts, ssh: Map
     }
     if unit_file:
         tell(host.host, "stopping the node")
-        done = await shell.script("stop", variables, sudo=is_system and facts.uid != 0, limit_s=STOP_S)
+        done = await shell.script("stop", variables=variables, sudo=is_system and facts.uid != 0, limit_s=STOP_S)
         shell.require(done, "the unit cannot be removed")
     tell(host.host, f"deleting {layout.software}")
-    shell.require(await shell.script("remove", variables, limit_s=STOP_S), f"{layout.software} cannot be deleted")
+    shell.require(
+        await shell.script("remove", variables=variables, limit_s=STOP_S), f"{layout.software} cannot be deleted"
+    )
     tell(host.host, f"removed; {layout.data} stays")

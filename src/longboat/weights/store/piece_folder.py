@@ -23,11 +23,13 @@ from longboat.disk_sync import sync
 from longboat.weights.pieces.manifest import FileEntry, Manifest, Piece, pieces_of, read_manifest
 from longboat.weights.store.piece_record import PieceRecord, write_at
 
-__all__ = ("FILES", "PieceFolder")
+__all__ = ("ABSENT", "FILES", "PieceFolder", "disk_error")
 
 FILES: Final = "files"
 HASH_THREADS = min(8, os.cpu_count() or 1)
 FULL = (errno.ENOSPC, errno.EDQUOT)
+ABSENT: Final = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""What the system says of a file that is not there for this user. Any other error says nothing of the file."""
 
 
 class PieceFolder:
@@ -61,7 +63,7 @@ class PieceFolder:
                 found.recheck()
                 write_whole(folder / "boot", _boot_id().encode())
         except OSError as error:
-            raise _disk_error(error, folder) from None
+            raise disk_error(error, folder) from None
         return found
 
     @property
@@ -85,7 +87,7 @@ class PieceFolder:
                 os.close(descriptor)
             self.record.note(piece.index, bytes.fromhex(sha256))
         except OSError as error:
-            raise _disk_error(error, self.folder) from None
+            raise disk_error(error, self.folder) from None
 
     def recheck(self) -> tuple[str, ...]:
         """Read every piece that should be there, forget the wrong ones, and return the names of their files."""
@@ -101,20 +103,30 @@ class PieceFolder:
             return tuple(piece for piece, is_right in checked if not is_right)
 
     def looks_whole(self) -> bool:
-        """Return whether every file has its size: a quick look, which reads no weights."""
+        """Return whether every file has its size: a quick look, which reads no weights. Raises OSError."""
         return all(map(self._has_size, self.manifest.files))
 
     def _has_size(self, file: FileEntry) -> bool:
         try:
             return self.path(file.path).stat().st_size == file.size
-        except OSError:
+        except ABSENT:
             return False
 
     def finish(self) -> None:
         """Check the files against the hashes that the source names, and write everything to the disk.
 
-        Raises TransferError where a file is missing or has another hash: its pieces are forgotten.
+        Raises TransferError where a file is missing or has another hash: its pieces are forgotten. Raises ClusterError
+        where the disk fails.
         """
+        try:
+            with ThreadPoolExecutor(HASH_THREADS) as pool:
+                self._check_files(pool)
+                list(pool.map(_settle, (self.path(file.path) for file in self.manifest.files)))
+            self._sync_records()
+        except OSError as error:
+            raise disk_error(error, self.folder) from None
+
+    def _check_files(self, pool: ThreadPoolExecutor) -> None:
         for file in self.manifest.files:
             if file.size == 0:
                 self.path(file.path).parent.mkdir(parents=True, exist_ok=True)
@@ -127,20 +139,14 @@ class PieceFolder:
                 hint="run it again: it is fetched again",
             )
         named = [file for file in self.manifest.files if file.sha256]
-        with ThreadPoolExecutor(HASH_THREADS) as pool:
-            found = pool.map(lambda file: _sha256_of(self.path(file.path)), named)
-            wrong = [file.path for file, sha256 in zip(named, found, strict=True) if sha256 != file.sha256]
-            if wrong:
-                self._forget_files(wrong)
-                raise TransferError(
-                    f"{', '.join(wrong)} of {self.manifest.source} has another hash than the source names",
-                    hint="the file or its hash in the source is wrong; upload it again",
-                )
-            try:
-                list(pool.map(_settle, (self.path(file.path) for file in self.manifest.files)))
-                self._sync_records()
-            except OSError as error:
-                raise _disk_error(error, self.folder) from None
+        found = pool.map(lambda file: _sha256_of(self.path(file.path)), named)
+        wrong = [file.path for file, sha256 in zip(named, found, strict=True) if sha256 != file.sha256]
+        if wrong:
+            self._forget_files(wrong)
+            raise TransferError(
+                f"{', '.join(wrong)} of {self.manifest.source} has another hash than the source names",
+                hint="the file or its hash in the source is wrong; upload it again",
+            )
 
     def _forget_files(self, paths: Sequence[str]) -> None:
         self.record.forget(piece.index for piece in self.pieces if piece.path in paths)
@@ -195,10 +201,14 @@ def _sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _disk_error(error: OSError, folder: Path) -> ClusterError:
+def disk_error(error: OSError, folder: Path) -> ClusterError:
+    """Return the error for a disk that is full, or that neither reads nor writes a model's folder."""
     if error.errno in FULL:
         return ClusterError(
             f"the disk of {folder} is full; what was fetched stays, and is not served",
             hint="free the disk or lower weights.disk, and run it again: the fetch continues where it was",
         )
-    return ClusterError(f"{folder} cannot be written: {error.strerror}", hint="check the disk and LONGBOAT_HOME")
+    return ClusterError(
+        f"the disk of {folder} fails: {error.strerror}",
+        hint="check the disk, LONGBOAT_HOME and the limit of open files",
+    )

@@ -23,7 +23,7 @@ from longboat.telemetry import logger
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
 from longboat.weights.pieces.manifest import Manifest
 from longboat.weights.pieces.rate import Progress
-from longboat.weights.store.piece_folder import FILES, PieceFolder
+from longboat.weights.store.piece_folder import ABSENT, FILES, PieceFolder, disk_error
 from longboat.weights.store.places import Locks, Places
 from longboat.weights.store.progress_file import ProgressFile
 
@@ -57,12 +57,18 @@ class Store:
         self._left_out: set[Path] = set()
 
     def published(self, key: str) -> PieceFolder | None:
-        """Return a whole model; None where it is not there or not readable, or its files have other sizes."""
+        """Return a whole model; None where it is not there or not readable, or its files have other sizes.
+
+        Raises ClusterError where the disk cannot say so: what it holds is neither fetched again nor moved.
+        """
+        folder = self._places.models(key)
         try:
-            found = PieceFolder.opened(self._places.models(key))
-        except (OSError, UserInputError):
+            found = PieceFolder.opened(folder)
+            return found if found.looks_whole() else None
+        except (*ABSENT, UserInputError):
             return None
-        return found if found.looks_whole() else None
+        except OSError as error:
+            raise disk_error(error, folder) from None
 
     def whole(self, source: str) -> list[str]:
         """Return the keys of the whole models of a source, the last used first."""
@@ -71,7 +77,7 @@ class Store:
     def opened(self, key: str) -> PieceFolder | None:
         """Return a model, whole or not; None where nothing of it is there."""
         for folder in (self._places.models(key), self._places.partial(key)):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            with contextlib.suppress(*ABSENT):
                 return PieceFolder.opened(folder)
         return None
 

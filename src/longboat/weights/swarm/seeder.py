@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from longboat.core.errors import LongboatError
+from longboat.core.errors import ClusterError, LongboatError
 from longboat.telemetry import logger
 from longboat.weights.pieces.tracker import StorageLimits
 from longboat.weights.pieces.turns import Turn
@@ -68,7 +68,11 @@ class Seeder:
 
     def _link(self, links: dict[str, tuple[PieceFolder, SwarmLink]], key: str) -> tuple[PieceFolder, SwarmLink] | None:
         if key not in links:
-            folder = self._store.published(key)
+            try:
+                folder = self._store.published(key)
+            except ClusterError as error:  # the others are offered
+                log.warning("the weights %s cannot be offered to other nodes: %s", key, error)
+                return None
             if folder is None:
                 return None
             links[key] = (folder, SwarmLink(folder, StorageLimits(), self._client, self._address))

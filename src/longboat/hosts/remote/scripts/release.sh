@@ -1,12 +1,6 @@
 # Installs a release beside the others: a Python environment that is marked as complete at the end.
 set -eu
 umask 022
-exec 9<> "$SOFTWARE/install.lock"  # a run that was cut may still install
-if ! flock -w "$WAIT_S" 9; then
-    echo "process $(cat "$SOFTWARE/install.lock") still installs on this host; wait for its end, or end it" >&2
-    exit 1
-fi
-echo $$ > "$SOFTWARE/install.lock"
 FOLDER=$SOFTWARE/releases/$RELEASE
 PARCEL=$SOFTWARE/parcels/$RELEASE
 [ ! -e "$FOLDER/.complete" ] || exit 0  # the run that was cut has installed it

@@ -1,0 +1,114 @@
+"""The turn to write Serve's applications: what processes of a cluster do to each other's changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import pytest
+
+from longboat.cluster.fleet import change_turns
+from longboat.cluster.fleet.change_turns import writing
+from longboat.cluster.fleet.serve_rest import DashboardAwayError
+from longboat.core.errors import ClusterError
+
+
+class Store:
+    """The store of a cluster's marks."""
+
+    def __init__(self) -> None:
+        self.marks: dict[str, bytes] = {}
+        self.loses_replies = False
+        self.is_away = False
+        self._lock = threading.Lock()
+
+    def add(self, name: str, value: bytes) -> bool:
+        with self._lock:
+            self._check()
+            is_new = self.marks.setdefault(name, value) is value
+            return is_new and not self.loses_replies
+
+    def get(self, name: str) -> bytes | None:
+        self._check()
+        return self.marks.get(name)
+
+    def remove(self, name: str) -> None:
+        self._check()
+        self.marks.pop(name, None)
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise DashboardAwayError("away")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """One store, and threads that stand for processes: they share no lock."""
+    store = Store()
+    monkeypatch.setattr(change_turns, "_HERE", nullcontext())
+    monkeypatch.setattr(change_turns, "_marks", lambda: store)
+    monkeypatch.setattr(change_turns, "LOOK_EVERY_S", 0.001)
+    return store
+
+
+def changed(document: list[int]) -> None:
+    """Read a document, and write it changed."""
+    with writing():
+        read = document[0]
+        time.sleep(0.002)
+        document[0] = read + 1
+
+
+def test_no_process_undoes_the_change_of_another_one(store: Store) -> None:
+    document = [0]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(changed, [document] * 40))
+    assert document == [40]
+    assert not store.marks
+
+
+def test_the_turn_of_a_process_that_died_ends_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_turns, "LEASE_S", 1.0)
+    store.marks["writing"] = b"dead"
+    document = [0]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(changed, [document] * 8))
+    assert document == [8]
+    assert "writing" not in store.marks
+
+
+def test_a_process_that_comes_back_late_leaves_the_mark_of_the_next(store: Store) -> None:
+    with writing():
+        store.marks["writing"] = b"next"
+    assert store.marks["writing"] == b"next"
+
+
+def test_a_mark_whose_reply_was_lost_is_the_own_one(store: Store) -> None:
+    store.loses_replies = True
+    with writing():
+        assert store.marks
+    assert not store.marks
+
+
+def test_others_that_keep_the_turn_are_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_turns, "WAIT_S", 0.05)
+    store.marks["writing"] = b"another"
+    with pytest.raises(ClusterError, match="other commands have been changing this fleet"), writing():
+        pass
+    assert store.marks == {"writing": b"another"}
+
+
+def test_a_head_that_goes_away_undoes_no_change_that_was_made(store: Store) -> None:
+    with writing():
+        store.is_away = True
+    store.is_away = False
+    assert store.marks  # until its lease is over
+
+
+def test_a_process_without_ray_has_the_turn_among_its_threads() -> None:
+    document = [0]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(changed, [document] * 8))
+    assert document == [8]
