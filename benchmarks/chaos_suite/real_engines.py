@@ -10,6 +10,7 @@ from chaos_suite.parts import MODEL, EngineOrder
 from chaos_suite.stand import Commands
 from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
+from longboat.core.states import ResumeLevel
 from longboat.engines.environments.environment import environment_at, find_environment
 from longboat.engines.launch.overlay import build_overlay
 from longboat.engines.registry import adapter_for
@@ -47,6 +48,7 @@ def real_commands(kind: str, folder: Path, interface: str) -> Commands:
         made = adapter.command(plan, 0, environment, overlay)
         return EngineOrder(
             command=made, url=f"http://{address}:{port}", key=key, log=folder / f"engine-{port}.log", address=address,
+            resume=ResumeLevel.REPLAY if kind == "sglang" else ResumeLevel.CARRIED,
             zygote={"environment": dataclasses.asdict(environment), "overlay": overlay, "run": str(folder / "run")},
         )  # fmt: skip
 

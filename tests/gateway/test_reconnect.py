@@ -55,6 +55,14 @@ def test_any_bytes_are_no_token_and_no_point_that_fails(data: bytes) -> None:
     assert point is None or Point.read(point.encode()) == point
 
 
+@pytest.mark.parametrize("name", ["chatcmpl-b0a1", "cmpl-7-0", "resp_1f", "msg_1f", "1503a92996484d52ae0eccb2870506b3"])
+def test_rest_of_each_engine_s_stream_has_the_identity_of_its_beginning(name: str) -> None:
+    had, other = event("1", "x", name), f"{name[:-1]}9"
+    rest = ClientRemainder(Point(((1, 0),)), identity_of(had))
+    assert rest.feed(event("1", "x", other, 105)) == b""
+    assert rest.feed(event("2", "y", other, 105)) == event("2", "y", name)
+
+
 def test_events_of_one_count_get_ids_that_differ() -> None:
     numbering = Numbering()
     out = b"".join(numbering.feed(e, grows=False) for e in stream())

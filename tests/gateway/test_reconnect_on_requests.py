@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from itertools import product
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
-from gateway_lab import eventually, post_bytes, settled, table
+from fake_upstream import STREAM_HEAD, Seen, chunk, event
+from gateway_lab import endpoint, eventually, post_bytes, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
@@ -169,6 +171,34 @@ async def test_rest_survives_the_death_of_its_engine_too(pair: list[Engine], mak
     assert Stream(200, {}, had.body + rest.body, True).meaning() == whole.meaning()
     for engine in pair:
         await engine.fault("none")
+
+
+async def test_engine_that_refuses_the_tokens_for_a_client_that_came_back_is_asked_otherwise(
+    pair: list[Engine], make_gateway: Any, make_upstream: Any
+) -> None:
+    """Its first answer has an event across the client's point, so it is asked again with the tokens before it."""
+    path, document = REQUESTS["usage"]
+    had = await beginning(await gateway_before(make_gateway, pair), path, document, 3)
+    assert had.event_ids[-1] == "2"
+    ways = []
+
+    async def script(seen: Seen) -> None:
+        length = int(seen.header("x-longboat-carry") or 0)
+        ways.append(json.loads(seen.body[:length])["mode"] if length else "")
+        if ways[-1] == "carried":
+            await seen.send(b"HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\n{}")
+            return
+        told = [b": ids 0 1,2,3\nid: 3\n"] if not ways[-1] else [b": ids 0 1,2\nid: 2\n", b": ids 0 3\nid: 3\n"]
+        await seen.send(STREAM_HEAD[:-2] + b"x-longboat-journal: 1\r\n\r\n")
+        for line in told:
+            await seen.send(chunk(line + event(line[-2:-1].decode())))
+        await seen.send(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    up = endpoint(await make_upstream(script), resume=ResumeLevel.CARRIED, revision="one")
+    other = await make_gateway(policy=POLICY, endpoints=[up])
+    rest = await streamed(other, path, document, comes_back(had))
+    assert (rest.status, rest.event_ids, rest.done) == (200, ["3"], True)
+    assert ways == ["", "carried", "replay"]
 
 
 async def test_token_opens_no_other_request(pair: list[Engine], make_gateway: Any) -> None:

@@ -121,8 +121,9 @@ def _sending(send: Any) -> Any:
 
 
 async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
-    """Yield the outputs; note each choice's new ids just before its output."""
+    """Yield the outputs under one id; note each choice's new ids just before its output."""
     seen: dict[int, int] = {}
+    first = ""
     if current.whole:
         current.grown[0] = lambda: _output_ids(manager, obj)
     try:
@@ -132,6 +133,9 @@ async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) 
                 current.note(choice, ids[seen.get(choice, 0) :])
                 seen[choice] = len(ids)
                 current.num_choices = max(current.num_choices, choice + 1)
+            if current.num_choices > 1 and isinstance(output, dict):
+                first = first or output["meta_info"]["id"]
+                output = {**output, "meta_info": {**output["meta_info"], "id": first}}
             yield output
     finally:
         await outputs.aclose()

@@ -122,11 +122,12 @@ class Reading:
         journal, resume_state = session.journal, session.resume_state
         if journal is not None and self._on_head_of_whole(head, journal):
             return
+        if status == 409 and resume_state is not None and resume_state.lower():
+            self._leave_soon(Leave("again", "it refused to continue another engine's answer"))
+            return
         goes_on = answer.call.first_byte_s is not None
         late = answer.started
         fits = not late or (status == 200 and head.events and (head.journaled or not goes_on))
-        if goes_on and status == 409 and resume_state is not None:
-            resume_state.lower()
         turned_away_by = ""
         if status >= 400 and self._upstream.address is not None and self._is_turned_away(head):
             turned_away_by = self._upstream.key

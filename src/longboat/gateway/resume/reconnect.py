@@ -36,7 +36,8 @@ __all__ = (
 MAX_AGE_S = 3600.0
 _MAC_BYTES = 16
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150})"')
+_ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150}|[0-9a-f]{32})"')
+"""SGLang's chat and completion ids are plain UUIDs."""
 _ITEM_ID = re.compile(
     rb'("(?:id|item_id)": ?)"((?:msg|fc|rs|ws|ci|cu|ig|mcp|mcpl|mcpr|item|tool)_[A-Za-z0-9_\-]{4,150})"'
 )

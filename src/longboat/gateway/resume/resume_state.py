@@ -139,18 +139,22 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
     def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
         """Return the header lines and the body for an engine that begins the answer, or continues it."""
         lines = self.lines(upstream)
-        if self.level is ResumeLevel.NONE or not any(self._carried):  # also for the first of an answer
+        if not self._carries:
             return lines, body
         mode = "replay" if ResumeLevel.REPLAY in (self.level, upstream.resume) else "carried"
         prefix = orjson.dumps({"mode": mode, "prior": self._carried})
         return b"%bx-longboat-carry: %d\r\n" % (lines, len(prefix)), prefix + body
 
+    @property
+    def _carries(self) -> bool:
+        return self.level is not ResumeLevel.NONE and any(self._carried)  # not for the first of an answer
+
     def lower(self) -> bool:
-        """Return whether a slower way is left after an engine refused to take the tokens over."""
-        ways = (ResumeLevel.CARRIED, ResumeLevel.REPLAY, ResumeLevel.NONE)
-        at = ways.index(self.level)
-        self.level = ways[min(at + 1, 2)]
-        return at < 2
+        """Take a slower way after an engine refused a request. Return whether it was one to take tokens over."""
+        if not self._carries:
+            return False
+        self.level = ResumeLevel.REPLAY if self.level is ResumeLevel.CARRIED else ResumeLevel.NONE
+        return True
 
     # what an engine sends
 
