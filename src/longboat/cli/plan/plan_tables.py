@@ -109,7 +109,7 @@ def _figures(group: Forecast) -> Table:
         table.add_row(name, f"{number.value * factor:.1f} {unit}", _interval(number, factor), number.provenance)
     fit = group.fit
     table.add_row("cache", f"{fit.num_kv_tokens} tokens", f"{fit.max_sequences} requests", "counted")
-    table.add_row("longest request", f"{fit.max_context_tokens} tokens", "", "counted")
+    table.add_row("longest request", f"{fit.request_tokens} tokens", "", "counted")
     return table
 
 

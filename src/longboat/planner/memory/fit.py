@@ -118,6 +118,11 @@ class Fit:
         return self._longest(1)
 
     @property
+    def request_tokens(self) -> int:
+        """The longest request that runs: with slots, what one of them has room for."""
+        return self.load.context_tokens if engine_traits(self.load.engine).slots else self.max_context_tokens
+
+    @property
     def context_at_load(self) -> int:
         """The longest that all sequences of the load can have, with its settings."""
         return self._longest(-(-self.load.num_sequences // self.split.data))
@@ -292,6 +297,7 @@ def _judge(
     tokens = min(rank.num_tokens for rank in ranks)
     if slots:
         tokens = min(tokens, load.num_sequences * load.context_tokens)
+        sequences = sequences if shortage else min(sequences, load.num_sequences)
     tokens, sequences = tokens * split.data, sequences * split.data
     return Fit(
         shape=shape,

@@ -49,8 +49,7 @@ def settings_of(group: Forecast) -> tuple[str, ...]:
 
 def longest_request(group: Forecast) -> int:
     """Return the longest request to allow: what was asked for, or what fits, up to a usual length."""
-    asked, fitting = group.fit.load.context_tokens, group.fit.max_context_tokens
-    return max(asked, min(fitting, USUAL_CONTEXT))
+    return max(group.fit.load.context_tokens, min(group.fit.request_tokens, USUAL_CONTEXT))
 
 
 def _ranks_told(group: Forecast, tensor_option: str) -> list[str]:
@@ -128,7 +127,7 @@ def _pooling(plan: Plan) -> Iterator[str]:
     total = sum(one.layout.replicas * sum(rank.budget_bytes for rank in one.fit.ranks) for one in plan.groups)
     yield (
         f"replicas do not pool memory: one has {each / GIB:.1f} GiB for the engine, not {total / GIB:.1f}; its longest "
-        f"request is {group.fit.max_context_tokens} tokens"
+        f"request is {group.fit.request_tokens} tokens"
     )
 
 
