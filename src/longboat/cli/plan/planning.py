@@ -159,6 +159,8 @@ class Planner:
         changes = Advisor(shape, found, engine, self.calibration).changes_that_fit(fixed_quantization=fixed)
         stored = f" in {shape.quantization}" if shape.quantization else ""
         what = f"{shape.name}{stored} does not fit on {found.cluster.title}: {constraint_of(shape, found)}"
+        if uncounted := self.demand.settings.unknown:
+            what += f"; not counted: {', '.join(uncounted)}"
         hint = f"what would fit: {'; '.join(changes)}" if changes else "take a smaller model: longboat fit --on … lists"
         return UserInputError(what, hint=hint)
 

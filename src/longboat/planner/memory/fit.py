@@ -292,7 +292,7 @@ def _judge(
     ranks = [rank for rank, _ in runs]
     sequences = min(max(0, rank.cache_room_bytes) // max(1, rank.sequence_bytes) for rank in ranks)
     slots = engine_traits(load.engine).slots
-    needed = load.num_sequences if slots else 1
+    needed = load.num_sequences if slots and not load.cache_tokens else 1  # slots may share one cache
     shortage = _shortage(shape, load, ranks, needed)
     tokens = min(rank.num_tokens for rank in ranks)
     if slots:
