@@ -176,11 +176,13 @@ def _difference(base: SearchResult, found: SearchResult) -> Table:
     return table
 
 
-def print_cost(found: SearchResult, cost: Cost) -> None:
-    """Print what the best plan costs."""
+def print_cost(found: SearchResult, cost: Cost, notes: Sequence[str]) -> None:
+    """Print what the best plan costs. notes: about the load that it serves."""
     out, plan = console(), found.plans[0]
     out.print(Text(f"{plan.groups[0].shape.name}: {plan.title}", style="bold"))
     out.print(Text(f"{found.demand.users} users, {found.demand.prompt_tokens} + {found.demand.output_tokens} tokens"))
+    for note in notes:
+        out.print(Text(f"note: {note}"), soft_wrap=True)
     out.print(cost_table(cost))
     if cost.without_price:
         names = ", ".join(cost.without_price)

@@ -23,11 +23,13 @@ from longboat.planner.machines.cluster import OS_NAMES, Cards, Cluster, NodeKind
 __all__ = (
     "Settings",
     "bus_of",
+    "check_number",
     "find_engine",
     "find_os",
     "parse_cards",
     "parse_cluster",
     "parse_nodes",
+    "parse_one",
     "setting_of",
     "split_parts",
 )
@@ -108,11 +110,11 @@ def _node(text: str, library: Library, settings: Settings) -> NodeKind:
         if not inside.endswith(")"):
             raise UserInputError(f"{text!r} opens a bracket that is not closed", hint=EXAMPLE)
         held = parse_cards(inside[1:-1], library)
-        _check_number(held, text)
+        check_number(held, text)
         return setting_of(held, _counted(count, MAX_NODES, text), settings, library)
     (cards,) = parse_cards(text, library)
     if cards.entry.kind == "gpu":
-        _check_number((cards,), text)
+        check_number((cards,), text)
         return setting_of((cards,), 1, settings, library)
     one = Cards(entry=cards.entry, count=1, memory_bytes=cards.memory_bytes)
     return setting_of((one,), cards.count, settings, library)
@@ -186,6 +188,17 @@ def parse_cards(text: str, library: Library) -> tuple[Cards, ...]:
     return found
 
 
+def parse_one(text: str, library: Library) -> Cards:
+    """Return accelerators of one kind. Raises UserInputError for several kinds."""
+    first, *others = parse_cards(text, library)
+    if others:
+        raise UserInputError(
+            f"{text!r} names {len(others) + 1} kinds of accelerators, where one is needed",
+            hint=f"name one of them: {first.entry.name}",
+        )
+    return first
+
+
 def _cards(text: str, library: Library) -> Cards:
     """Read cards; the whole text counts first as a name: ``7900XT`` is not 7900 cards."""
     text = _count_first(text, library)
@@ -211,7 +224,7 @@ def _accelerator(name: str, library: Library) -> tuple[Accelerator, int]:
     return entry, entry.memory_bytes
 
 
-def _check_number(cards: tuple[Cards, ...], text: str) -> None:
+def check_number(cards: tuple[Cards, ...], text: str) -> None:
     """Refuse nodes with more accelerators than nodes have: racks that are one domain have up to 72."""
     num_cards = sum(one.count for one in cards)
     most = RACK_CARDS if all("72" in one.entry.link for one in cards) else MAX_CARDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def files_of(
 def _source(model: str, stored: ModelShape, library: Library) -> str:
     if is_builtin(model) or model.startswith(HUB):
         return model
-    if Path(model).exists():
+    if os.path.exists(model):
         path = Path(model).resolve()
         return str(path.parent if path.name == "config.json" else path)
     if "/" in model:
