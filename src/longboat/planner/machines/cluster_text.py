@@ -39,7 +39,7 @@ DEFAULT_NETWORK, DEFAULT_BUS, SOCKET_BUS = "1GbE", "PCIe 4 x16", "Shared memory"
 COUNTED = re.compile(r"(-?\d{1,9})\s*[x×*]\s*(.+)", re.DOTALL)
 SPACED = re.compile(r"(\d{1,2})\s+([A-Za-z].+)", re.DOTALL)
 BEHIND = re.compile(r"(.*[A-Za-z].*?)\s*[x×*]\s*(\d{1,2})", re.DOTALL)
-SIZED = re.compile(r"(.+?)\s*(\d+(?:\.\d+)?)\s*(g|gb|gib|t|tb|tib)", re.IGNORECASE)
+SIZED = re.compile(r"(.+?)[\s-]*(\d+(?:\.\d+)?)[\s-]*(g|gb|gib|t|tb|tib)", re.IGNORECASE)
 SETTING = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*")
 SETTINGS = ("net", "bus", "os", "engine")
 GIB = 1024**3
@@ -177,8 +177,9 @@ def _pcie(entry: Accelerator, library: Library) -> Link:
 
 
 def parse_cards(text: str, library: Library) -> tuple[Cards, ...]:
-    """Return the accelerators of one node."""
-    pieces = [piece.strip() for piece in text.split("+")]
+    """Return the accelerators of one node. A name may have a plus (``Ryzen AI Max+ 395``)."""
+    whole = find_name(text, library.accelerators.known) is not None
+    pieces = [text.strip()] if whole else [piece.strip() for piece in text.split("+")]
     if not all(pieces):
         raise UserInputError(
             f"{text!r} names no accelerator" if not text.strip() else f"{text!r}: a name is missing beside +",
