@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from cli.cli_process import Done
+from longboat.catalog.library import built_in_library
+from longboat.cli.check.described import described_nodes
+from longboat.planner.machines.cluster_live import cluster_of_nodes
 
 MISTAKEN = """
 models:
@@ -129,3 +132,40 @@ def test_a_variable_that_is_missing_is_told_with_its_place_once(longboat: Callab
     path.write_text("models:\n  - source: ${LONGBOAT_NO_SUCH}\n")
     told = longboat("check", str(path), "--on", "none").stderr
     assert f"models[0].source: the environment variable LONGBOAT_NO_SUCH is not set  ({path}, line 2)" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "cards"),
+    [
+        ("4xL40S", "L40S"),
+        ("4x(RTX 4090 48GB)", "RTX-4090-48-GiB"),
+        ("2x(L40S + T4)", "T4"),
+        ("EPYC9004", ""),
+        ("Ryzen AI Max 395", "Ryzen-AI-Max+-395"),
+    ],
+)
+def test_described_nodes_name_their_cards_as_running_ones_do(text: str, cards: str) -> None:
+    library = built_in_library()
+    (node, *_) = described_nodes(text, library).nodes
+    assert node.labels.get("longboat.accelerator", "") == cards
+    if cards:
+        assert cluster_of_nodes([node], library).kinds[0].cards[0].count == node.num_gpus
+
+
+def test_a_described_fleet_is_planned_like_the_running_one(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    """On one pool of unlike nodes each card would count as the weakest: six stages on T4."""
+    (path := tmp_path / "fleet.yaml").write_text(
+        "models: [{source: 'hf:Qwen/Qwen3-32B', split: auto, replicas: auto, load: {users: 64}}]"
+    )
+    cards = [("4xL40S", 1, "L40S"), ("1xT4", 2, "T4")]
+    (cluster := tmp_path / "cluster.yaml").write_text(
+        json.dumps(
+            {"nodes": [{"cards": text, "count": n, "labels": {"ray.io/accelerator-type": x}} for text, n, x in cards]}
+        )
+    )
+    told = []
+    for on in ("1x(4xL40S) + 2x(1xT4)", str(cluster)):
+        document = json.loads(longboat("check", str(path), "--on", on, "--json").stdout)
+        model = document["targets"][0]["plan"]["models"]["Qwen3-32B"]
+        told.append((model["split"]["tensor"], model["split"]["pipeline"], model["replicas"]))
+    assert told == [(2, 1, 2)] * 2

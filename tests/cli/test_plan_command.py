@@ -357,6 +357,34 @@ def test_cost_counts_watts_and_money() -> None:
     assert refused("cost", "Qwen3-8B", "--on", "RTX4090", "--electricity", "Atlantis").hint
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--years", "nan"), "--years must be more than 0"),
+        (("--years", "inf"), "--years must be more than 0"),
+        (("--tokens-per-day", "nan"), "--tokens-per-day must be more than 0"),
+        (("--price", "-500"), "--price -500 is not a price"),
+        (("--price", "nan"), "--price nan is not a price"),
+    ],
+)
+def test_cost_refuses_numbers_that_cannot_be(words: tuple[str, ...], told: str) -> None:
+    assert told in refused("cost", "Qwen3-8B", "--on", "RTX4090", "--json", *words).message
+
+
+def test_the_cost_of_a_rate_that_is_not_served_says_so() -> None:
+    words = ("cost", "Qwen3-8B", "--on", "RTX3090", "--rate", "100")
+    found = document(*words)
+    assert not found["rate"]["kept"]
+    assert "100 requests/s are not served" in found["notes"][0]
+    assert "100 requests/s are not served" in run(*words).stdout
+    assert document(*words[:-2])["rate"] is None
+
+
+def test_a_name_that_is_too_long_for_a_file_is_no_model() -> None:
+    assert "unknown model" in refused("plan", "m" * 300, "--on", "RTX4090").message
+    assert document("plan", "Qwen3-0.6B", "--on", "RTX4090" + " " * 300)["fits"]
+
+
 def test_live_machines_need_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("LONGBOAT_RUN", str(tmp_path / "run"))
@@ -436,6 +464,18 @@ OFFLOAD = ("plan", "gpt-oss-120b", "--offload", "Desktop 2ch DDR5-5600 64GB", "-
 )
 def test_offload_refuses_what_it_does_not_look_at(words: tuple[str, ...], told: str) -> None:
     assert told in refused(*OFFLOAD, *words).message
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ((), "take fewer bits: --quantization q4_k_m, or fewer requests at once: --concurrency 1, or more RAM"),
+        (("-q", "q4_k_m", "--concurrency", "1"), "more RAM"),
+    ],
+)
+def test_offload_without_room_names_what_was_not_yet_done(words: tuple[str, ...], hint: str) -> None:
+    asked = ("plan", "Llama-3.1-405B", *OFFLOAD[2:], "RTX3090", *words, "--offline")
+    assert refused(*asked).hint == hint
 
 
 def test_offload_counts_the_requests_that_run_at_once() -> None:

@@ -66,6 +66,12 @@ def test_evaluate_with_folds_tells_both(rows: Path) -> None:
     assert len(found["folds"]) == 2  # type: ignore[arg-type]
 
 
+def test_calibrate_counts_the_groups_of_its_own_rows(rows: Path) -> None:
+    rows.write_text(ROWS.splitlines()[0] + "\nQwen3-32B-AWQ,RTX 4090,vllm,,2,1,8,1024,256,200,20\n")
+    result = CliRunner().invoke(app, ["plan", "calibrate", str(rows)], catch_exceptions=False)
+    assert "fitted to 1 rows of 1 groups" in result.output
+
+
 def test_calibrate_writes_what_evaluate_then_uses(rows: Path, tmp_path: Path) -> None:
     before = run("evaluate", rows, "--json")
     run("calibrate", rows)

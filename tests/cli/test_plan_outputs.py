@@ -6,8 +6,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
+from catalog.file_builders import gguf_header
 from longboat.cli.app import app
 from longboat.core.errors import UserInputError
 
@@ -102,3 +104,26 @@ def test_nodes_with_the_same_replicas_are_written_once() -> None:
 def test_a_replica_that_has_its_node_to_itself_needs_no_cards_named() -> None:
     (words,) = commands("Qwen3-8B", "--on", "3x(1xRTX4090), net=10GbE", "--concurrency", "64")
     assert words[:2] == ["vllm", "serve"]
+
+
+def test_a_written_plan_for_llama_cpp_gives_each_slot_what_was_planned(tmp_path: Path) -> None:
+    metadata = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 512}
+    metadata |= {"llama.attention.head_count": 8, "llama.context_length": 32768}
+    (model := tmp_path / "boat.gguf").write_bytes(
+        gguf_header(metadata, [("token_embd.weight", 0, (1024, 512)), ("blk.0.ffn_up.weight", 12, (8192, 512))])
+    )
+    path, words = tmp_path / "fleet.yaml", ("--on", "1xRTX3090")
+    planned = run("plan", str(model), "--engine", "llamacpp", *words, "--write", str(path))
+    assert planned.exit_code == 0, planned.output
+    written = yaml.safe_load(path.read_text())["models"][0]
+    assert written["engine"] == {"kind": "llama.cpp", "args": ["--parallel", "8"]}
+    assert written["context"] == 1280
+    assert run("check", str(path), *words).exit_code == 0
+
+
+def test_a_plan_for_llama_cpp_is_not_written_without_a_gguf_file(tmp_path: Path) -> None:
+    words = ("plan", "Qwen3-8B", "--engine", "llamacpp", "--on", "1xRTX3090", "--write", str(tmp_path / "fleet.yaml"))
+    result = run(*words)
+    assert isinstance(result.exception, UserInputError)
+    assert "is given one GGUF file" in str(result.exception)
+    assert not (tmp_path / "fleet.yaml").exists()

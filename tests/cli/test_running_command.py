@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from longboat.cli.app import app
@@ -52,6 +53,15 @@ def planned(command: str, on: str, version: str = "") -> dict[str, Any]:
             "m",
             {"engine": "sglang", "tensor": 8, "context": 4096},
         ),
+        ("vllm serve m --max-model-len 25.6k", "m", {"context": 25_600, "fills": False}),
+        ("vllm serve m --max-model-len 2K", "m", {"context": 2048}),
+        ("vllm serve m --max-model-len -1", "m", {"context": 0, "fills": True}),
+        ("vllm serve m --max-model-len auto", "m", {"context": 0, "fills": True}),
+        ("llama-server -m m.gguf -c 8192 -np 4", "m.gguf", {"context": 2048}),
+        ("llama-server -m m.gguf -c 8192 -np 4 -kvu", "m.gguf", {"context": 8192}),
+        ("llama-server -hf org/m-GGUF:Q8_0", "org/m-GGUF:Q8_0", {"engine": "llamacpp"}),
+        ("llama-server --hf-repo org/m-GGUF", "org/m-GGUF:Q4_K_M", {"engine": "llamacpp"}),
+        ("llama-server -hf org/m -hff m.gguf", "https://huggingface.co/org/m/resolve/main/m.gguf", {}),
         ("/usr/bin/llama-server -m m.gguf -c 8192", "m.gguf", {"engine": "llamacpp", "context": 8192, "tensor": 0}),
     ],
 )
@@ -115,11 +125,46 @@ def test_settings_that_are_not_counted_are_named() -> None:
     [
         ("vllm serve --tensor-parallel-size 2", (), "vllm serve names no model"),
         ("vllm serve m --tensor-parallel-size two", (), "--tensor-parallel-size 'two' is not a whole number"),
+        ("vllm serve m --max-model-len 25.6K", (), "--max-model-len '25.6K' is not a whole number"),
+        ("llama-server -c 4096", (), "llama-server names no model"),
+        ("vllm serve Qwen/Qwen3-32B --cpu-offload-gb 10", (), "not counted: --cpu-offload-gb"),
         ("vllm serve 'm", (), "the command cannot be read"),
         ("vllm serve Qwen3-8B", ("--engine-version", "new"), "--engine-version 'new' is not a version"),
     ],
 )
 def test_mistakes_in_a_command_are_named(command: str, more: tuple[str, ...], message: str) -> None:
-    result = run(command, "--on", "1xH100", *more)
+    result = run(command, "--on", "1xRTX3090", *more)
     assert isinstance(result.exception, UserInputError | SystemExit)
     assert message in str(result.exception) + result.output
+
+
+@pytest.mark.parametrize(
+    ("length", "told"),
+    [("--max-model-len 20000", 20_000), ("--max-model-len 2k", 2000), ("--max-model-len auto", 40_960), ("", 40_960)],
+)
+def test_the_length_of_requests_is_the_commands(length: str, told: int, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    words = (f"vllm serve Qwen/Qwen3-32B -tp 2 {length}", "--on", "2xH100", "--write", str(path), "--json")
+    document = json.loads(run(*words).stdout)
+    assert f"--max-model-len {told}" in document["plans"][0]["groups"][0]["settings"]
+    assert yaml.safe_load(path.read_text())["models"][0]["context"] == told
+
+
+@pytest.mark.parametrize(
+    ("more", "users", "settings", "kept"),
+    [
+        ("-c 8192 -np 4", 8, ["--ctx-size 8192", "--parallel 4"], (4, 2048)),
+        ("-c 8192 -np 4", 1, ["--ctx-size 8192", "--parallel 4"], (4, 2048)),
+        ("-c 8192 -np 4 --kv-unified", 8, ["--ctx-size 8192", "--parallel 4", "--kv-unified"], (1, 8192)),
+        ("-c 8192", 8, ["--ctx-size 8192", "--parallel 4", "--kv-unified"], (1, 8192)),
+    ],
+)
+def test_slots_divide_the_context_of_llama_server_or_share_it(
+    more: str, users: int, settings: list[str], kept: tuple[int, int]
+) -> None:
+    result = run(f"llama-server -hf a/Qwen3-8B:Q4_K_M {more}", "--on", "RTX3090", "--concurrency", str(users), "--json")
+    (group,) = json.loads(result.stdout)["plans"][0]["groups"]
+    assert group["settings"] == settings
+    replica = group["per_replica"]
+    assert replica["kv_tokens"] == 8192
+    assert (replica["max_sequences"], replica["max_context_tokens"]) == kept

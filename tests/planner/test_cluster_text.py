@@ -117,7 +117,8 @@ def test_edits_change_what_they_name(edits: Edits, title: str) -> None:
 @pytest.mark.parametrize(
     "edits",
     [Edits(remove=("2xA4000",)), Edits(remove=("3",)), Edits(swap=("4090:A4000",)), Edits(swap=("A4000",)),
-     Edits(remove=("A5000", "A4000")), Edits(os="macos")],
+     Edits(remove=("A5000", "A4000")), Edits(os="macos"), Edits(swap=("1:A4000 + A5000",)),
+     Edits(swap=("A4000 + A5000:H100",)), Edits(swap=("1:40xA4000",))],
 )  # fmt: skip
 def test_edits_of_what_is_not_there_are_refused(edits: Edits) -> None:
     with pytest.raises(UserInputError) as refused:
@@ -194,3 +195,9 @@ def test_counts_out_of_bounds_are_refused_as_counts(text: str) -> None:
 
 def test_networks_of_400_gigabits_are_known() -> None:
     assert parse_cluster("2x(8xH200), net=400GbE", built_in_library()).kinds[0].network.bandwidth_gb_s == 50.0
+
+
+def test_a_label_with_several_kinds_of_accelerators_is_refused() -> None:
+    labels = {"longboat.accelerator": "RTX4090 + A5000"}
+    with pytest.raises(UserInputError, match="2 kinds of accelerators"):
+        cluster_of_nodes([Node(node_id="a", address="10.0.0.1", num_gpus=2, labels=labels)], LIBRARY)

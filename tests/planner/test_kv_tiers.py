@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from longboat.cli.plan.outputs.what_if_notes import tier_notes
@@ -85,3 +88,15 @@ def test_lengths_for_which_loading_is_quicker_have_no_holes_untold() -> None:
     found = gain("disk 2TB", "8xH200", "DeepSeek-R1", 1024)
     assert not found.is_worth_it
     assert not any(first <= found.prompt_tokens <= last for first, last in found.worth)
+
+
+def test_states_count_beside_what_grows_with_a_prompt(tmp_path: Path) -> None:
+    """Each of Mamba's 64 layers keeps a state, whatever the length: 10 GiB have room for some hundred prompts."""
+    config = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 4096, "state_size": 16}
+    config |= {"num_hidden_layers": 64, "vocab_size": 65024, "intermediate_size": 8192, "time_step_rank": 256}
+    config |= {"conv_kernel": 4, "expand": 2, "torch_dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    planner = planner_for(PlanRequest(on="1xH100", prompt_tokens=8000, offline=True))
+    (state,) = {layer.cache.state_bytes for layer in planner.read(str(tmp_path)).layers}
+    found = gain("ram 10GiB", model=str(tmp_path))
+    assert found.tokens // found.prompt_tokens == 10 * 2**30 // (64 * state)

@@ -88,3 +88,18 @@ def test_no_more_is_used_than_cuda_reports() -> None:
     load = Load(context_tokens=said.context, engine="llama.cpp", fixed=True)
     (rank,) = plan_fit(named_model(said.model, LIBRARY), [card], Split(stages=said.stages), load).ranks
     assert rank.budget_bytes == pytest.approx(23.56 * GIB, rel=0.002)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_slots_hold_as_many_requests_as_they_are_and_none_longer_than_one_of_them(slots: int) -> None:
+    fit = planned(Said("Qwen3-32B-Q4_K_M", 4096, (64,), (0,)), slots=slots)
+    assert fit.fits
+    assert (fit.max_sequences, fit.request_tokens, fit.num_kv_tokens) == (slots, 4096, slots * 4096)
+
+
+def test_what_has_room_for_fewer_slots_than_are_asked_for_says_for_how_many() -> None:
+    card = card_of(LIBRARY.accelerators.find("RTX 3090"))
+    load = Load(context_tokens=8192, num_sequences=64, engine="llama.cpp")
+    fit = plan_fit(named_model("Qwen3-8B-Q4_K_M", LIBRARY), [card], Split(stages=(36,)), load)
+    assert not fit.fits
+    assert 1 < fit.max_sequences < 64

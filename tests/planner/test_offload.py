@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from longboat.catalog.library import built_in_library
 from longboat.catalog.quantized_names import named_model
 from longboat.planner.compare.offload import Offloaded, Ram, offloaded
@@ -74,3 +76,11 @@ def test_a_model_that_fits_keeps_only_its_embedding_in_ram() -> None:
     found = ways("Llama-3.1-8B-Q4_K_M", "RTX4090")
     assert list(found) == ["nothing"]
     assert found["nothing"].ram_bytes == shape.embedding.num_bytes
+
+
+@pytest.mark.parametrize("size_gb", [*range(40, 52)])
+def test_no_way_takes_more_ram_than_there_is_with_the_embedding_in_it(size_gb: int) -> None:
+    ram = f"Desktop 2ch DDR5-5600 {size_gb}GB"
+    (cards,) = parse_cards(ram, LIBRARY)
+    found = ways("Qwen3-32B", "RTX3090", ram)
+    assert all(one.ram_bytes <= cards.memory_bytes * cards.entry.usable_ratio for one in found.values())

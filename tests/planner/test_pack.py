@@ -35,6 +35,13 @@ def test_gangs_keep_pairs_of_nodes_open_for_each_other() -> None:
     assert pack([demand("a", pipeline=2, replicas=2)], machines).complete
 
 
+def test_large_replicas_leave_gangs_on_two_nodes_both_of_them() -> None:
+    machines = [node(1, cpus=8), node(2, cpus=8)]
+    packing = pack([demand("large", cpus=4, replicas=2), demand("wide", pipeline=2, replicas=2)], machines)
+    assert packing.complete
+    assert not any(first == second for first, second in packing.placed["wide"])
+
+
 def test_fractions_of_resources_add_up_exactly() -> None:
     assert pack([demand("a", cpus=0.1, replicas=10)], nodes(1, cpus=1)).complete
     assert pack([demand("a", cpus=0.1, replicas=11)], nodes(1, cpus=1)).unplaced == {"a": 1}

@@ -5,6 +5,7 @@ The edge of this room: it reads local files, and calls ``fetch`` for the rest.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -44,9 +45,8 @@ def read_model(source: str, library: Library, fetch: Fetch | None = None) -> Mod
     """
     if not source.strip():
         raise UserInputError("no model is named", hint=f"{WITHOUT_NETWORK}; longboat plan list models shows them")
-    path = Path(source)
-    if path.exists():
-        return _read_path(path)
+    if os.path.exists(source):  # unlike pathlib, it takes a name that is too long for one that is not there
+        return _read_path(Path(source))
     if source.startswith(("http://", "https://")):
         return _read_address(source, _needed(fetch, source))
     if "/" not in source or HUB_TAG.fullmatch(source):

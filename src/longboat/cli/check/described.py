@@ -13,6 +13,7 @@ from longboat.cluster.preflight.adapters import find_adapter
 from longboat.cluster.preflight.checks import EngineFinding, NodeFindings, PathFinding, PreflightRequest, inspect_node
 from longboat.core.topology import Node
 from longboat.planner.machines.cluster import Cards, NodeKind
+from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS
 
 __all__ = ("DescribedNodes", "described_nodes")
 
@@ -70,9 +71,22 @@ def _node(kind: NodeKind, number: int, labels: Mapping[str, str], cpus: int) -> 
         num_cpus=float(cpus or max(gpus * CPUS_PER_CARD, processors * CPUS_OF_A_PROCESSOR)),
         num_gpus=float(gpus),
         memory_bytes=_host_memory(kind.cards),
-        labels=labels,
+        labels={**_named(kind.cards), **labels} if not set(ACCELERATOR_LABELS) & set(labels) else labels,
         is_head=number == 1,
     )
+
+
+def _named(cards: Sequence[Cards]) -> dict[str, str]:
+    """Return the label by which a node that runs says which accelerators it has; none for processors."""
+    name = _accelerator(cards).replace(" ", "-")  # a label has no spaces
+    return {ACCELERATOR_LABELS[0]: name} if name else {}
+
+
+def _accelerator(cards: Sequence[Cards]) -> str:
+    """Return the name of the weakest accelerators; ``""`` where there are none."""
+    gpus = [one for one in cards if one.entry.kind != "cpu"]
+    weakest = min(gpus, key=lambda one: one.memory_bytes, default=None)
+    return weakest.title.rpartition(" x ")[2] if weakest is not None else ""
 
 
 def _host_memory(cards: Sequence[Cards]) -> int:
@@ -82,9 +96,7 @@ def _host_memory(cards: Sequence[Cards]) -> int:
 
 def _findings(node_id: str, cards: Sequence[Cards], request: PreflightRequest) -> NodeFindings:
     """Return what a node would say on which everything is installed; folders are looked at where they are here."""
-    gpus = [one for one in cards if one.entry.kind != "cpu"]
-    weakest = min(gpus, key=lambda one: one.memory_bytes, default=None)
-    name = weakest.title.rpartition(" x ")[2] if weakest is not None else ""
+    name = _accelerator(cards)
     here = inspect_node(PreflightRequest(paths=request.paths, engines={}, gateway=None))
     return NodeFindings(
         hostname=node_id,
@@ -92,7 +104,7 @@ def _findings(node_id: str, cards: Sequence[Cards], request: PreflightRequest) -
             **{path: found if found.exists else PathFinding(exists=True) for path, found in here.paths.items()},
             **dict.fromkeys(request.fetched, PathFinding(exists=True)),
         },
-        engines={model: EngineFinding(platform="cuda" if gpus else "cpu") for model in request.engines},
+        engines={model: EngineFinding(platform="cuda" if name else "cpu") for model in request.engines},
         memory_bytes=_host_memory(cards),
         accelerator=name,
         adapters={path: find_adapter(path) for path in request.adapters if Path(path).is_dir()},

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 from longboat.catalog.library import Library
 from longboat.cli.plan.inputs.running_command import as_run, is_command, request_of
+from longboat.cli.plan.outputs.size_command import rate_notes, rate_values
 from longboat.cli.plan.plan_document import cost_values
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import planner_for
@@ -14,6 +17,8 @@ from longboat.core.errors import UserInputError
 from longboat.planner.cost import Assumptions, cost_of
 
 __all__ = ("Money", "assumptions_of", "run_cost")
+
+EXAMPLES = {"--years": "3", "--tokens-per-day": "5000000"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +42,20 @@ def run_cost(model: str, request: PlanRequest, money: Money, *, as_json: bool) -
     api = planner.library.apis.find(money.api) if money.api else None
     shape = planner.read(model)
     planner = as_run(planner, request, shape)
-    planner, _ = planner.at_rate(shape)
+    planner, served = planner.at_rate(shape)
     found = planner.plan(shape)
     cost = cost_of(found.plans[0], found.cluster, found.demand, assumed, api)
+    queue = planner.queue(served)
+    notes = list(rate_notes(served, request.rate, queue))
     if as_json:
         best = found.plans[0]
-        told = {"plan": best.title, "cluster": found.cluster.title, "estimate": list(best.estimate)}
+        told: dict[str, Any] = {"plan": best.title, "cluster": found.cluster.title, "estimate": list(best.estimate)}
+        told |= {"notes": notes, "rate": rate_values(served, request.rate, queue)}
         print(json.dumps(told | cost_values(cost), indent=2))
         return
     from longboat.cli.plan.plan_tables import print_cost
 
-    print_cost(found, cost)
+    print_cost(found, cost, notes)
 
 
 def assumptions_of(money: Money, library: Library) -> Assumptions:
@@ -56,8 +64,11 @@ def assumptions_of(money: Money, library: Library) -> Assumptions:
         raise UserInputError(
             f"--utilization {money.utilization:g} is not a share", hint="give 0.5 for half of the time"
         )
-    if money.years <= 0 or (money.tokens_per_day is not None and money.tokens_per_day <= 0):
-        raise UserInputError("--years and --tokens-per-day must be more than 0", hint="--years 3")
+    for name, number in (("--years", money.years), ("--tokens-per-day", money.tokens_per_day)):
+        if number is not None and not 0 < number < inf:
+            raise UserInputError(f"{name} must be more than 0, not {number:g}", hint=f"{name} {EXAMPLES[name]}")
+    if money.price_usd is not None and not 0 <= money.price_usd < inf:
+        raise UserInputError(f"--price {money.price_usd:g} is not a price in USD", hint="--price 4000")
     return Assumptions(
         usd_per_kwh=_per_kwh(money.electricity, library),
         utilization=money.utilization,

@@ -100,7 +100,7 @@ def _row(planner: Planner, name: str, assumed: Assumptions) -> Row:
         tokens_per_s=best.tokens_per_s,
         itl_s=best.itl_s,
         ttft_s=best.ttft_s,
-        max_context_tokens=best.groups[0].fit.max_context_tokens,
+        max_context_tokens=best.groups[0].fit.request_tokens,
         max_sequences=best.max_sequences,
         missed=best.missed,
         source=f"hf:{entry.hub}" if kept.quantization == shape.quantization else "",

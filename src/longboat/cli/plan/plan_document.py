@@ -113,7 +113,7 @@ def _group(group: Forecast) -> dict[str, Any]:
             "budget_bytes": sum(rank.budget_bytes for rank in fit.ranks),
             "weight_bytes": sum(rank.weight_bytes for rank in fit.ranks),
             "kv_tokens": fit.num_kv_tokens,
-            "max_context_tokens": fit.max_context_tokens,
+            "max_context_tokens": fit.request_tokens,
             "max_sequences": fit.max_sequences,
             "users": group.users,
             "ttft_s": _number(prediction.ttft_s),

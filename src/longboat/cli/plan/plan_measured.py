@@ -73,7 +73,8 @@ def run_calibrate(
     target = output or home_folder() / OWN_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(write_calibration(fitted), encoding="utf-8")
-    typer.echo(f"fitted to {len(samples)} rows of {len(fitted.groups)} groups: {target}", err=True)
+    groups = len({sample.key for sample in samples})
+    typer.echo(f"fitted to {len(samples)} rows of {groups} groups: {target}", err=True)
     _tell_skipped(skipped)
 
 

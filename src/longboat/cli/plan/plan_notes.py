@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from longboat.builtin import is_builtin
 from longboat.catalog.names import normal_name
@@ -18,7 +18,7 @@ SIZE = re.compile(r"\db")  # "8b" in a name
 
 def name_notes(written: str, shape: ModelShape) -> Iterator[str]:
     """Yield which model a name stands for, where the name is another: ``qwen``, or ``deepseek-r1:70b`` of Ollama."""
-    if "/" in written or Path(written).exists() or is_builtin(written):
+    if "/" in written or os.path.exists(written) or is_builtin(written):
         return
     told, found = normal_name(written), normal_name(shape.name)
     if found in told or (told in found and SIZE.search(told)):

@@ -109,7 +109,7 @@ def _figures(group: Forecast) -> Table:
         table.add_row(name, f"{number.value * factor:.1f} {unit}", _interval(number, factor), number.provenance)
     fit = group.fit
     table.add_row("cache", f"{fit.num_kv_tokens} tokens", f"{fit.max_sequences} requests", "counted")
-    table.add_row("longest request", f"{fit.max_context_tokens} tokens", "", "counted")
+    table.add_row("longest request", f"{fit.request_tokens} tokens", "", "counted")
     return table
 
 
@@ -176,11 +176,13 @@ def _difference(base: SearchResult, found: SearchResult) -> Table:
     return table
 
 
-def print_cost(found: SearchResult, cost: Cost) -> None:
-    """Print what the best plan costs."""
+def print_cost(found: SearchResult, cost: Cost, notes: Sequence[str]) -> None:
+    """Print what the best plan costs. notes: about the load that it serves."""
     out, plan = console(), found.plans[0]
     out.print(Text(f"{plan.groups[0].shape.name}: {plan.title}", style="bold"))
     out.print(Text(f"{found.demand.users} users, {found.demand.prompt_tokens} + {found.demand.output_tokens} tokens"))
+    for note in notes:
+        out.print(Text(f"note: {note}"), soft_wrap=True)
     out.print(cost_table(cost))
     if cost.without_price:
         names = ", ".join(cost.without_price)

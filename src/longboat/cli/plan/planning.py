@@ -159,6 +159,8 @@ class Planner:
         changes = Advisor(shape, found, engine, self.calibration).changes_that_fit(fixed_quantization=fixed)
         stored = f" in {shape.quantization}" if shape.quantization else ""
         what = f"{shape.name}{stored} does not fit on {found.cluster.title}: {constraint_of(shape, found)}"
+        if uncounted := self.demand.settings.unknown:
+            what += f"; not counted: {', '.join(uncounted)}"
         hint = f"what would fit: {'; '.join(changes)}" if changes else "take a smaller model: longboat fit --on … lists"
         return UserInputError(what, hint=hint)
 
@@ -205,7 +207,7 @@ def machines_of(on: str, library: Library) -> Cluster:
         hint = 'write it as "1x(1xRTX4090)"; longboat check FILE --on here looks at this machine'
         raise UserInputError("a plan does not look at this machine", hint=hint)
     path = Path(on)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
+    if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
         return _of_file(path, on, library)
     return parse_cluster(on, library)
 
@@ -274,7 +276,7 @@ def own_calibration() -> Calibration:
 
 def _fetch(source: str, library: Library) -> Callable[[str, int, int], bytes] | None:
     """Return a reader of the hub; None for names of the catalog and local files, which need no network."""
-    if "/" not in source or Path(source).exists():
+    if "/" not in source or os.path.exists(source):
         return None
     from longboat.cli.plan.ranged_fetch import ranged_fetch
 

@@ -74,6 +74,7 @@ _SHORT = {
     "-m": "--model",
     "-mu": "--model-url",
     "-hf": "--hf-repo",
+    "-hfr": "--hf-repo",
     "-hff": "--hf-file",
     "-hft": "--hf-token",
     "-a": "--alias",

@@ -12,7 +12,7 @@ from longboat.core.errors import UserInputError
 from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.pools import Pool, pools_of
 from longboat.planner.memory.engine import engine_traits
-from longboat.planner.memory.formats import as_computed, lacks_kernels
+from longboat.planner.memory.formats import as_computed, is_gguf, lacks_kernels
 from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.search.advice import quantizations_below
 from longboat.planner.search.forecast import Forecast
@@ -88,10 +88,10 @@ def _group_in_float16(group: Forecast, olds: dict[int, Pool]) -> Forecast:
 
 
 def marked_gguf(shape: ModelShape, engine: str) -> ModelShape:
-    """Return the shape, marked where another engine than llama.cpp reads a GGUF mix, however that was written."""
-    if shape.quantization not in GGUF_MIXES:
+    """Return the shape, marked where another engine than llama.cpp reads GGUF weights, however those were written."""
+    if not is_gguf(shape.quantization):
         return shape
-    nearest = "awq" if shape.quantization.startswith(("q3", "q4", "iq")) else "fp8"
+    nearest = "fp8" if shape.quantization.startswith(("q5", "q6", "q8")) else "awq"
     reason = (
         f"{engine} reads GGUF files as an experiment, slower than counted: take --quantization {nearest}, or --engine "
         "llamacpp"

@@ -45,7 +45,7 @@ class TierGain:
     """What a tier holds and saves, for replicas of one layout."""
 
     tier: Tier
-    tokens: int  # that it keeps on all nodes of these replicas
+    tokens: int  # of mean prompts, that it keeps on all nodes of these replicas
     cache_tokens: int  # that the replicas' own caches keep
     prompt_tokens: int  # of the mean prompt
     load_s: float  # seconds to load its cache
@@ -95,10 +95,11 @@ def tier_gain(tier: Tier, group: Forecast, pools: Sequence[Pool], calibration: C
     lengths = [tokens for tokens in LENGTHS if tokens <= longest]
     times = {tokens: _seconds(tier, group, used, tokens, calibration) for tokens in (prompt, *lengths)}
     load_s, compute_s = times[prompt]
-    of_node = _token_bytes(group) * prompt / max(1, _nodes(group, used))
+    prompt_bytes = _prompt_bytes(group, prompt)
+    of_node = prompt_bytes / max(1, _nodes(group, used))
     quicker = [tokens for tokens in lengths if times[tokens][0] < times[tokens][1]]
     num_nodes = min(sum(pool.num_nodes for pool in used), group.layout.replicas * _nodes(group, used))
-    kept = tier.num_bytes * num_nodes / _token_bytes(group)
+    kept = tier.num_bytes * num_nodes * prompt / prompt_bytes
     spare_s = compute_s - BEGIN_S[tier.kind]
     return TierGain(
         tier=tier,
@@ -132,16 +133,16 @@ def _seconds(
     slowest = min((_pcie_bytes_per_s(pool) for pool in used if pool.entry.pcie), default=0.0)
     load_s = of_rank / slowest if slowest else 0.0
     if tier.bytes_per_s:
-        load_s = max(load_s, _token_bytes(group) * tokens / max(1, _nodes(group, used)) / tier.bytes_per_s)
+        load_s = max(load_s, _prompt_bytes(group, tokens) / max(1, _nodes(group, used)) / tier.bytes_per_s)
     alone = Load(concurrency=1.0, prompt_tokens=float(tokens), output_tokens=1.0, spread=0.0)
     compute_s = predict(replace(group.deployment), alone, calibration).prefill_s.value
     return BEGIN_S[tier.kind] + load_s, compute_s
 
 
-def _token_bytes(group: Forecast) -> float:
-    """Return the bytes of a token of a long sequence on all ranks of a replica: each keeps what it caches."""
+def _prompt_bytes(group: Forecast, tokens: int) -> float:
+    """Return the bytes of a prompt's cache on all ranks of a replica, states included: each keeps what it caches."""
     layout, fit = group.layout, group.fit
-    return layout.tensor / layout.data * sum(stage.bytes_per_token() for stage in fit.caches) or 1.0
+    return layout.tensor / layout.data * sum(stage.bytes_of(tokens) for stage in fit.caches) or 1.0
 
 
 def _nodes(group: Forecast, used: Sequence[Pool]) -> int:

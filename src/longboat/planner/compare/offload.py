@@ -83,15 +83,17 @@ class _Maker:
 
     def ways(self) -> Iterator[Offloaded]:
         """Yield each way that fits, with as little in RAM as can be; none of them where all fits the card."""
+        spare = self.ram.usable_bytes - self.kept
         if self.whole <= self.room:
-            yield self._made("nothing", 0, 0)
+            if spare >= 0:
+                yield self._made("nothing", 0, 0)
             return
         count = len(self.shape.layers)
         for way, most in (("experts", count), ("layers", count), ("cache", 1)):
             for number in range(1, most + 1):
                 moved = self._moved(way, number)
                 if moved and self.whole - moved <= self.room:
-                    if moved <= self.ram.usable_bytes:
+                    if moved <= spare:
                         yield self._made(way, number if way != "cache" else count, moved)
                     break
 

@@ -40,14 +40,23 @@ class Packing:
 
 
 def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
-    """Place the largest gangs first, each on the first node with room.
+    """Place the largest gangs first, each on the first node with room; else those on the most nodes first.
 
     Nodes of one gang are all different, unless its stages may share them.
     """
+    by_size, by_width = (sorted(demands, key=key, reverse=True) for key in (_size, _width))
+    first = _packed(by_size, nodes)
+    if first.complete or by_width == by_size:
+        return first
+    second = _packed(by_width, nodes)
+    return second if second.complete else first
+
+
+def _packed(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
     rooms = {node.node_id: amount_of_node(node) for node in nodes if node.alive}
     placed: dict[str, tuple[tuple[str, ...], ...]] = {}
     unplaced: dict[str, int] = {}
-    for demand in sorted(demands, key=_size, reverse=True):
+    for demand in demands:
         candidates = [node for node in nodes if matches(node, demand.labels)]
         able = _able(demand.shape, candidates)
         gangs: list[tuple[str, ...]] = []
@@ -63,6 +72,11 @@ def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
     need = shape_amount(demand.shape)
     num_labels = len(demand.labels) + sum(len(labels) for labels in demand.shape.stages)
     return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, num_labels
+
+
+def _width(demand: GangDemand) -> tuple[int, ...]:
+    """Return a key that puts gangs on many nodes first: the others leave them too few nodes with room."""
+    return demand.shape.num_nodes, *_size(demand)
 
 
 def _able(shape: GangShape, candidates: Sequence[Node]) -> list[Sequence[str]]:

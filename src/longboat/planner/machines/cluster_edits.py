@@ -11,11 +11,13 @@ from longboat.planner.machines.cluster import Cards, Cluster, NodeKind, merged
 from longboat.planner.machines.cluster_text import (
     Settings,
     bus_of,
+    check_number,
     find_engine,
     find_os,
     parse_cards,
     parse_cluster,
     parse_nodes,
+    parse_one,
     setting_of,
 )
 
@@ -114,10 +116,10 @@ def _swapped(cluster: Cluster, text: str, library: Library) -> Cluster:
     old, mark, new = text.partition(":")
     if not mark or not new.strip():
         raise UserInputError(f"{text!r} does not say what becomes what", hint="write --swap 1:A4000 or A5000:A4000")
-    (fresh,) = parse_cards(new.strip(), library)
+    fresh = parse_one(new.strip(), library)
     nodes = list(cluster.nodes())
     number = _node_number(old, nodes)
-    (gone,) = (None,) if number is not None else parse_cards(old.strip(), library)
+    gone = None if number is not None else parse_one(old.strip(), library)
     changed = [
         _node_with(node, gone, fresh, library) if number in (None, index) else node
         for index, node in enumerate(nodes, start=1)
@@ -134,6 +136,7 @@ def _node_with(node: NodeKind, gone: Cards | None, fresh: Cards, library: Librar
     kept = [one for one in node.cards if gone is not None and one.entry.name != gone.entry.name]
     old = sum(one.count for one in node.cards) - sum(one.count for one in kept)
     cards = (*kept, replace(fresh, count=fresh.count if fresh.count > 1 else old))
+    check_number(cards, ", ".join(f"{one.count} x {one.entry.name}" for one in cards))
     return replace(node, cards=cards, bus=bus_of(cards, library))
 
 

@@ -10,7 +10,7 @@ from longboat.catalog.library import Library
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.topology import Node
 from longboat.planner.machines.cluster import Cards, Cluster, merged
-from longboat.planner.machines.cluster_text import Settings, parse_cards, setting_of
+from longboat.planner.machines.cluster_text import Settings, parse_one, setting_of
 from longboat.planner.memory.processor_part import USUAL_PROCESSOR, USUAL_PROCESSOR_CPUS
 
 __all__ = ("ACCELERATOR_LABELS", "PROCESSOR_LABEL", "cluster_of_nodes", "named_processor")
@@ -51,8 +51,7 @@ def _cards(node: Node, library: Library) -> Cards:
             f"{node.hostname or node.address} has {node.num_gpus:g} accelerators, and no label says which",
             hint='start it with --label longboat.accelerator=RTX4090, or plan with --on "1x(2xRTX4090)"',
         )
-    (cards,) = parse_cards(name, library)
-    return replace(cards, count=int(node.num_gpus))
+    return replace(parse_one(name, library), count=int(node.num_gpus))
 
 
 def named_processor(node: Node, library: Library) -> Accelerator | None:

@@ -23,11 +23,13 @@ from longboat.planner.machines.cluster import OS_NAMES, Cards, Cluster, NodeKind
 __all__ = (
     "Settings",
     "bus_of",
+    "check_number",
     "find_engine",
     "find_os",
     "parse_cards",
     "parse_cluster",
     "parse_nodes",
+    "parse_one",
     "setting_of",
     "split_parts",
 )
@@ -37,7 +39,7 @@ DEFAULT_NETWORK, DEFAULT_BUS, SOCKET_BUS = "1GbE", "PCIe 4 x16", "Shared memory"
 COUNTED = re.compile(r"(-?\d{1,9})\s*[x×*]\s*(.+)", re.DOTALL)
 SPACED = re.compile(r"(\d{1,2})\s+([A-Za-z].+)", re.DOTALL)
 BEHIND = re.compile(r"(.*[A-Za-z].*?)\s*[x×*]\s*(\d{1,2})", re.DOTALL)
-SIZED = re.compile(r"(.+?)\s*(\d+(?:\.\d+)?)\s*(g|gb|gib|t|tb|tib)", re.IGNORECASE)
+SIZED = re.compile(r"(.+?)[\s-]*(\d+(?:\.\d+)?)[\s-]*(g|gb|gib|t|tb|tib)", re.IGNORECASE)
 SETTING = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*")
 SETTINGS = ("net", "bus", "os", "engine")
 GIB = 1024**3
@@ -108,11 +110,11 @@ def _node(text: str, library: Library, settings: Settings) -> NodeKind:
         if not inside.endswith(")"):
             raise UserInputError(f"{text!r} opens a bracket that is not closed", hint=EXAMPLE)
         held = parse_cards(inside[1:-1], library)
-        _check_number(held, text)
+        check_number(held, text)
         return setting_of(held, _counted(count, MAX_NODES, text), settings, library)
     (cards,) = parse_cards(text, library)
     if cards.entry.kind == "gpu":
-        _check_number((cards,), text)
+        check_number((cards,), text)
         return setting_of((cards,), 1, settings, library)
     one = Cards(entry=cards.entry, count=1, memory_bytes=cards.memory_bytes)
     return setting_of((one,), cards.count, settings, library)
@@ -175,8 +177,9 @@ def _pcie(entry: Accelerator, library: Library) -> Link:
 
 
 def parse_cards(text: str, library: Library) -> tuple[Cards, ...]:
-    """Return the accelerators of one node."""
-    pieces = [piece.strip() for piece in text.split("+")]
+    """Return the accelerators of one node. A name may have a plus (``Ryzen AI Max+ 395``)."""
+    whole = find_name(text, library.accelerators.known) is not None
+    pieces = [text.strip()] if whole else [piece.strip() for piece in text.split("+")]
     if not all(pieces):
         raise UserInputError(
             f"{text!r} names no accelerator" if not text.strip() else f"{text!r}: a name is missing beside +",
@@ -184,6 +187,17 @@ def parse_cards(text: str, library: Library) -> tuple[Cards, ...]:
         )
     found = tuple(_cards(piece, library) for piece in pieces)
     return found
+
+
+def parse_one(text: str, library: Library) -> Cards:
+    """Return accelerators of one kind. Raises UserInputError for several kinds."""
+    first, *others = parse_cards(text, library)
+    if others:
+        raise UserInputError(
+            f"{text!r} names {len(others) + 1} kinds of accelerators, where one is needed",
+            hint=f"name one of them: {first.entry.name}",
+        )
+    return first
 
 
 def _cards(text: str, library: Library) -> Cards:
@@ -211,7 +225,7 @@ def _accelerator(name: str, library: Library) -> tuple[Accelerator, int]:
     return entry, entry.memory_bytes
 
 
-def _check_number(cards: tuple[Cards, ...], text: str) -> None:
+def check_number(cards: tuple[Cards, ...], text: str) -> None:
     """Refuse nodes with more accelerators than nodes have: racks that are one domain have up to 72."""
     num_cards = sum(one.count for one in cards)
     most = RACK_CARDS if all("72" in one.entry.link for one in cards) else MAX_CARDS

@@ -99,7 +99,7 @@ ENGINES = {
     "tensorrt-llm": EngineTraits(name="tensorrt-llm", hop_s=5e-5, hop_bytes=2.0),
     "llama.cpp": EngineTraits(
         name="llama.cpp",
-        kind="llamacpp",
+        kind="llama.cpp",
         layer_setting="--tensor-split",
         gguf=True,
         fewer_bits=("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k"),

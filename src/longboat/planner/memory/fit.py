@@ -118,6 +118,11 @@ class Fit:
         return self._longest(1)
 
     @property
+    def request_tokens(self) -> int:
+        """The longest request that runs: with slots, what one of them has room for."""
+        return self.load.context_tokens if engine_traits(self.load.engine).slots else self.max_context_tokens
+
+    @property
     def context_at_load(self) -> int:
         """The longest that all sequences of the load can have, with its settings."""
         return self._longest(-(-self.load.num_sequences // self.split.data))
@@ -287,11 +292,12 @@ def _judge(
     ranks = [rank for rank, _ in runs]
     sequences = min(max(0, rank.cache_room_bytes) // max(1, rank.sequence_bytes) for rank in ranks)
     slots = engine_traits(load.engine).slots
-    needed = load.num_sequences if slots else 1
+    needed = load.num_sequences if slots and not load.cache_tokens else 1  # slots may share one cache
     shortage = _shortage(shape, load, ranks, needed)
     tokens = min(rank.num_tokens for rank in ranks)
     if slots:
         tokens = min(tokens, load.num_sequences * load.context_tokens)
+        sequences = sequences if shortage else min(sequences, load.num_sequences)
     tokens, sequences = tokens * split.data, sequences * split.data
     return Fit(
         shape=shape,

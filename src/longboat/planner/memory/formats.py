@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from longboat.catalog.entries import Accelerator, Engine
+from longboat.catalog.formats.gguf_types import GGUF_TYPES
 from longboat.catalog.quantization.requantize import GGUF_MIXES, requantized
 from longboat.catalog.shape.model_shape import ModelShape
 
-__all__ = ("as_computed", "computes", "lacks_kernels")
+__all__ = ("as_computed", "computes", "is_gguf", "lacks_kernels")
 
 # What the catalog calls a family of formats.
 FAMILIES = {"fp8-tensor": "fp8", "gptq-int8": "gptq", "int8": "compressed-tensors"}
-PLAIN = ("", "bf16", "fp16", "none")
+PLAIN = ("", "bf16", "fp16", "none", "f16", "f32")
+# What GGUF alone has: mixes, and the types of tensors, by which a file is known. Others are formats of engines, too.
+GGUF_FORMATS = {*GGUF_MIXES, *(kind.name.lower() for kind in GGUF_TYPES.values())} - {*PLAIN, "mxfp4", "nvfp4"}
 # Of these the engine's own come nearest, by the bits of a number: from as many bits on, the first that it computes.
 NEAREST = ((7.9, ("fp8", "q8_0", "mlx-8bit")), (5.9, ("fp8", "q6_k", "mlx-8bit")), (0.0, ("awq", "q4_k_m", "mlx-4bit")))
 # The least compute capability of the kernels, times ten: ``get_min_capability`` in vLLM 0.32's layers/quantization.
@@ -46,6 +49,11 @@ def computes(engine: Engine, quantization: str) -> bool:
     return quantization in PLAIN or _family(quantization) in engine.quantizations
 
 
+def is_gguf(quantization: str) -> bool:
+    """Return whether only GGUF files have weights in that format."""
+    return quantization in GGUF_FORMATS
+
+
 def as_computed(shape: ModelShape, engine: Engine) -> ModelShape:
     """Return the model in the engine's format that is nearest to how it is stored, marked where that is another."""
     if computes(engine, shape.quantization):
@@ -59,6 +67,6 @@ def as_computed(shape: ModelShape, engine: Engine) -> ModelShape:
 
 
 def _family(quantization: str) -> str:
-    if quantization in GGUF_MIXES:
+    if is_gguf(quantization):
         return "gguf"
     return "mlx" if quantization.startswith("mlx") else FAMILIES.get(quantization, quantization)

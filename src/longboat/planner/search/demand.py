@@ -68,6 +68,8 @@ class Demand:
         """Return what one replica must hold."""
         told = self.settings
         most = told.sequences or engine_traits(engine).most_sequences
+        if told.fixed and told.sequences and engine_traits(engine).slots:
+            sequences = most  # a command makes all of its slots, however many are used
         return Load(
             context_tokens=self.context,
             num_sequences=max(1, min(sequences, most)),

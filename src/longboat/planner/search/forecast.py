@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.budget import engine_sequences
@@ -241,11 +241,12 @@ def with_curve(forecast: Forecast, calibration: Calibration) -> Forecast:
 
 def _sequences_held(fit: Fit, demand: Demand) -> float:
     """Return how many requests of the mean length the cache holds."""
-    if engine_traits(fit.load.engine).slots:
-        return max(1.0, float(fit.load.num_sequences))
+    slots = max(1.0, float(fit.load.num_sequences)) if engine_traits(fit.load.engine).slots else inf
+    if slots < inf and not fit.load.cache_tokens:
+        return slots
     traffic = demand.traffic(1.0)
     held = ceil(traffic.mean_prompt_tokens + HELD_OUTPUT * traffic.mean_output_tokens)
     least = min(
         max(0, rank.cache_room_bytes) / max(1, fit.caches[rank.stage].bytes_of(held)) for rank in fit.unlike_ranks
     )
-    return max(1.0, least * fit.split.data)
+    return max(1.0, min(slots, least * fit.split.data))

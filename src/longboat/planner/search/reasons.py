@@ -32,7 +32,9 @@ def settings_of(group: Forecast) -> tuple[str, ...]:
     """Return the settings that the engine needs, as its command line or environment takes them."""
     split, load = group.fit.split, group.fit.load
     if engine_traits(group.engine).slots:
-        parts = [f"--ctx-size {load.context_tokens * load.num_sequences}", f"--parallel {load.num_sequences}"]
+        tokens = load.cache_tokens or load.context_tokens * load.num_sequences
+        parts = [f"--ctx-size {tokens}", f"--parallel {load.num_sequences}"]
+        parts += ["--kv-unified"] if load.cache_tokens else []
         return (*parts, group.layer_setting) if group.layer_setting else tuple(parts)
     names = {
         "vllm": ("--tensor-parallel-size", "--pipeline-parallel-size", "--enable-expert-parallel", "--max-model-len"),
@@ -48,9 +50,13 @@ def settings_of(group: Forecast) -> tuple[str, ...]:
 
 
 def longest_request(group: Forecast) -> int:
-    """Return the longest request to allow: what was asked for, or what fits, up to a usual length."""
-    asked, fitting = group.fit.load.context_tokens, group.fit.max_context_tokens
-    return max(asked, min(fitting, USUAL_CONTEXT))
+    """Return the longest request to allow: what was asked for, or what fits, up to a usual length.
+
+    A command's own length stays as it is; where it has none, it is what fits.
+    """
+    if group.fit.load.fixed:
+        return group.demand.context_tokens or group.fit.request_tokens
+    return max(group.fit.load.context_tokens, min(group.fit.request_tokens, USUAL_CONTEXT))
 
 
 def _ranks_told(group: Forecast, tensor_option: str) -> list[str]:
@@ -128,7 +134,7 @@ def _pooling(plan: Plan) -> Iterator[str]:
     total = sum(one.layout.replicas * sum(rank.budget_bytes for rank in one.fit.ranks) for one in plan.groups)
     yield (
         f"replicas do not pool memory: one has {each / GIB:.1f} GiB for the engine, not {total / GIB:.1f}; its longest "
-        f"request is {group.fit.max_context_tokens} tokens"
+        f"request is {group.fit.request_tokens} tokens"
     )
 
 

@@ -21,10 +21,21 @@ __all__ = ("RunningRequest", "as_run", "is_command", "request_notes", "request_o
 STORED = "stored"
 # Ollama's files without a word for their format.
 OLLAMA_FORMAT = "q4_k_m"
+# The format that llama-server takes of a repository without a word for it.
+USUAL_FORMAT = "Q4_K_M"
+STARTS = {
+    "vllm": "vllm serve Qwen/Qwen3-32B",
+    "sglang": "sglang serve --model-path Qwen/Qwen3-32B",
+    "llamacpp": "llama-server -m model.gguf",
+}
 # Its entry point is the server.
 VLLM_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")
 IN_HOST = "--kv-offloading-size"
 GIB = 1024**3
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+EXAMPLES = {"--max-model-len": 8192, "--context-length": 8192, "--ctx-size": 8192}
+# vLLM's words for the longest request that its memory has room for.
+FITTING = ("-1", "auto")
 NUMBERS = ("tensor", "pipeline", "data", "context")
 
 
@@ -34,6 +45,7 @@ class RunningRequest(PlanRequest):
 
     given: EngineMemory  # settings of the command
     program: str  # as messages name it
+    fills: bool = False  # whether requests may be as long as fits (vLLM's ``--max-model-len auto``)
     host_gib: int = 0  # of RAM that keep what leaves the cache (vLLM's kv-offloading-size), for all ranks of a stage
 
     @property
@@ -74,6 +86,8 @@ def request_of(command: str, request: PlanRequest) -> tuple[str, PlanRequest]:
     model = _model(reader, args, program)
     told = {name: _number(reader, name, args) for name in NUMBERS}
     given = replace(reader.memory(args, EngineMemory(kv_bits=request.kv_bits)), adapters=_adapters(reader, args))
+    if reader.engine == "llamacpp" and not request.context:
+        told["context"], given = _of_slots(reader, args, told["context"], given)
     changed = {field.name: getattr(request, field.name) for field in fields(request)} | {
         "engine": request.engine or reader.engine,
         "quantization": request.quantization or _format(reader, args),
@@ -84,7 +98,8 @@ def request_of(command: str, request: PlanRequest) -> tuple[str, PlanRequest]:
     if reader.engine != "llamacpp":
         changed |= {name: changed[name] or 1 for name in ("tensor", "pipeline", "data")}
     host_gib = _whole(reader, IN_HOST, args) if reader.engine == "vllm" else 0
-    return model, RunningRequest(**changed, given=given, program=program, host_gib=host_gib)
+    fills = _fills(reader, args)
+    return model, RunningRequest(**changed, given=given, program=program, fills=fills, host_gib=host_gib)
 
 
 def as_run(planner: Planner, request: PlanRequest, shape: ModelShape) -> Planner:
@@ -92,7 +107,7 @@ def as_run(planner: Planner, request: PlanRequest, shape: ModelShape) -> Planner
     if not isinstance(request, RunningRequest):
         return planner
     planner = replace(planner, base=None)
-    if planner.demand.context_tokens or request.engine == "llamacpp":
+    if planner.demand.context_tokens or request.fills or request.engine == "llamacpp":
         return planner
     longest = max(shape.max_context_tokens, request.prompt_tokens + request.output_tokens)
     return replace(planner, demand=replace(planner.demand, context_tokens=longest))
@@ -178,9 +193,21 @@ def _reader(program: str) -> _Reader:
 def _model(reader: _Reader, args: Sequence[str], program: str) -> str:
     first = args[0] if args and not args[0].startswith("-") else ""
     model = first or reader.text(reader.flags["model"], args)
+    if reader.engine == "llamacpp":
+        model = model or _from_hub(reader, args)
     if not model:
-        raise UserInputError(f"{program} names no model", hint="write it as you start it: vllm serve Qwen/Qwen3-32B")
+        raise UserInputError(f"{program} names no model", hint=f"write it as you start it: {STARTS[reader.engine]}")
     return model
+
+
+def _from_hub(reader: _Reader, args: Sequence[str]) -> str:
+    """Return the model that llama-server fetches; of a repository, it takes Q4_K_M where no format is named."""
+    repository, file = reader.text("--hf-repo", args), reader.text("--hf-file", args)
+    if repository and file:
+        return f"https://huggingface.co/{repository.partition(':')[0]}/resolve/main/{file}"
+    if repository:
+        return repository if ":" in repository else f"{repository}:{USUAL_FORMAT}"
+    return reader.text("--model-url", args)
 
 
 def _adapters(reader: _Reader, args: Sequence[str]) -> AdapterRoom | None:
@@ -193,16 +220,31 @@ def _adapters(reader: _Reader, args: Sequence[str]) -> AdapterRoom | None:
 
 
 def _number(reader: _Reader, name: str, args: Sequence[str]) -> int:
-    return _whole(reader, reader.flags[name], args) if name in reader.flags else 0
+    if name not in reader.flags:
+        return 0
+    return 0 if name == "context" and _fills(reader, args) else _whole(reader, reader.flags[name], args)
+
+
+def _fills(reader: _Reader, args: Sequence[str]) -> bool:
+    return reader.engine == "vllm" and reader.text(reader.flags["context"], args).lower() in FITTING
+
+
+def _of_slots(reader: _Reader, args: Sequence[str], context: int, given: EngineMemory) -> tuple[int, EngineMemory]:
+    """Return the context of one slot, and the settings: slots that are numbered divide the cache, others share it."""
+    shared = not reader.text("--parallel", args) or any(word in ("-kvu", "--kv-unified") for word in args)
+    if shared:
+        return context, replace(given, cache_tokens=context)
+    return context // max(1, given.sequences), given
 
 
 def _whole(reader: _Reader, flag: str, args: Sequence[str]) -> int:
     text = reader.text(flag, args)
-    scaled = re.fullmatch(r"(\d+)([kKmM]?)", text)
+    scaled = re.fullmatch(r"(\d+)([KMG]?)|(\d+(?:\.\d+)?)([kmg])", text)
     if text and scaled is None:
-        raise UserInputError(f"{flag} {text!r} is not a whole number", hint=f"{flag} 8")
-    units = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 1024**2}
-    return int(scaled[1]) * units[scaled[2]] if scaled else 0
+        raise UserInputError(f"{flag} {text!r} is not a whole number", hint=f"{flag} {EXAMPLES.get(flag, 8)}")
+    if scaled is None:
+        return 0
+    return int(scaled[1]) * UNITS[scaled[2]] if scaled[1] else int(float(scaled[3]) * UNITS[scaled[4]])
 
 
 def _format(reader: _Reader, args: Sequence[str]) -> str:

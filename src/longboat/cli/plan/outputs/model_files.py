@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,13 +44,19 @@ def files_of(
     any_gguf: a GGUF file may be left to the reader
     """
     source, own = _source(model, stored, library), group.shape.quantization
-    if any_gguf and engine_traits(group.engine).gguf:
+    gguf = engine_traits(group.engine).gguf
+    if gguf and any_gguf:
         return ModelFiles(source=source)
+    if gguf and not source.endswith(".gguf") and not is_builtin(source):
+        raise UserInputError(
+            f"{group.engine} is given one GGUF file, and {source} names none",
+            hint="plan the file itself: longboat plan FILE.gguf …, or take --engine vllm",
+        )
     if own == stored.quantization or (stored.quantization == "" and own in ("bf16", "fp16")):
         return ModelFiles(source=source)
     if source.startswith(HUB) and (known := known_checkpoint(source.removeprefix(HUB), own)):
         return ModelFiles(source=f"{HUB}{known}")
-    if own in CONVERTED and not stored.quantization and not engine_traits(group.engine).gguf:
+    if own in CONVERTED and not stored.quantization and not gguf:
         return ModelFiles(source=source, args=("--quantization", "fp8"))
     raise UserInputError(
         f"the plan has weights in {own}, and no files of {stored.name} in that format are known",
@@ -60,7 +67,7 @@ def files_of(
 def _source(model: str, stored: ModelShape, library: Library) -> str:
     if is_builtin(model) or model.startswith(HUB):
         return model
-    if Path(model).exists():
+    if os.path.exists(model):
         path = Path(model).resolve()
         return str(path.parent if path.name == "config.json" else path)
     if "/" in model:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
+from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_document import model_values
 from longboat.cli.plan.plan_options import PlanRequest
@@ -20,6 +21,7 @@ from longboat.planner.predict.machine import machine_of
 __all__ = ("run_offload",)
 
 GIB = 1024**3
+FEWER_BITS = "q4_k_m"
 EXAMPLE = "--on RTX4090 --offload 'Desktop 2ch DDR5-5600 64GB'"
 
 
@@ -35,13 +37,22 @@ def run_offload(model: str, request: PlanRequest, ram: str, *, as_json: bool) ->
         raise UserInputError(
             f"{shape.name} needs {shape.weight_bytes / GIB:.1f} GiB for weights alone: one {pool.entry.name} with "
             f"{memory.usable_bytes / GIB:.0f} GiB of RAM has no room for them and the caches",
-            hint="take fewer bits: --quantization q4_k_m, or fewer requests at once: --concurrency 1",
+            hint=", or ".join(_changes(shape, planner)),
         )
     if as_json:
         ways = [asdict(one) for one in found]
         print(json.dumps({**model_values(shape, request.kv_bits), "card": pool.entry.name, "ways": ways}, indent=2))
         return
     print("\n".join(_lines(shape, pool, memory, planner, found)))
+
+
+def _changes(shape: ModelShape, planner: Planner) -> Iterator[str]:
+    """Yield what takes less room than what was asked for."""
+    if requantized(shape, FEWER_BITS).weight_bytes < shape.weight_bytes:
+        yield f"take fewer bits: --quantization {FEWER_BITS}"
+    if planner.demand.users > 1:
+        yield "fewer requests at once: --concurrency 1"
+    yield "more RAM"
 
 
 def _card(planner: Planner) -> Pool:
