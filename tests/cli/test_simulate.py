@@ -137,3 +137,23 @@ def test_a_mistake_says_what_works(fleet: Path, words: tuple[str, ...], what: st
     given |= dict(zip(words[::2], words[1::2], strict=True))
     error = refused(*(word for pair in given.items() for word in pair))
     assert what in f"{error.message} {error.hint}"
+
+
+def test_the_engine_of_the_file_is_planned(fleet: Path) -> None:
+    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--json")
+    fleet.write_text(FLEET.replace("    replicas: 2", "    engine: {kind: llama.cpp}"))
+    unnamed, named = (run(*words, "--on", f"1xRTX4090{more}") for more in ("", ", engine=llama.cpp"))
+    assert json.loads(unnamed) == json.loads(named)
+    fleet.write_text(FLEET.replace("    replicas: 2", "    engine: {kind: vllm}"))
+    assert "vLLM does not run on" in refused(*words, "--on", "M3Max").message
+
+
+@pytest.mark.parametrize(("split", "on"), [("{tensor: 2}", "2x(3xRTX4090)"), ("{tensor: 1}", "1x(2xH100) + 1x(4xT4)")])
+def test_replicas_find_room_by_the_cards_that_they_take(fleet: Path, split: str, on: str) -> None:
+    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--on", on, "--json")
+    for replicas in (2, 3):
+        fleet.write_text(FLEET.replace("replicas: 2", f"split: {split}\n    replicas: {replicas}"))
+        if replicas == 3:
+            assert refused(*words).message.startswith("3 replicas of tiny find no room")
+        else:
+            assert json.loads(run(*words))["replicas"] == 2
