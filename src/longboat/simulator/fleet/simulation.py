@@ -118,6 +118,11 @@ class _Simulation:
     def refused(self, job: Job, now_s: float) -> None:
         self._recorder.refused(too_long=False)
 
+    def waits(self, now_s: float) -> None:
+        if not self._sweeping:
+            self._sweeping = True
+            self.timeline.at(now_s + _SWEEP_S, _Sweep(self))
+
     def arrive(self, request: TraceRequest, now_s: float) -> None:
         """Bring a request to a gateway, and look which one comes next."""
         self._read_next(now_s)
@@ -129,11 +134,7 @@ class _Simulation:
             return
         if len(self._gateways) > 1:
             job.gateway = self._random.randrange(len(self._gateways))
-        gateway = self._gateways[job.gateway]
-        gateway.arrived(job, now_s)
-        if gateway.num_waiting and not self._sweeping:
-            self._sweeping = True
-            self.timeline.at(now_s + _SWEEP_S, _Sweep(self))
+        self._gateways[job.gateway].arrived(job, now_s)
 
     def sweep(self, now_s: float) -> None:
         """Look after the requests that wait in gateways."""
