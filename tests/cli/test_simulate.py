@@ -157,3 +157,25 @@ def test_replicas_find_room_by_the_cards_that_they_take(fleet: Path, split: str,
             assert refused(*words).message.startswith("3 replicas of tiny find no room")
         else:
             assert json.loads(run(*words))["replicas"] == 2
+
+
+ROW = '{"time_s": %d, "prompt_tokens": 20, "output_tokens": 5, "model": "%s"}'
+
+
+def test_requests_of_other_models_are_left_out(fleet: Path, tmp_path: Path) -> None:
+    path = tmp_path / "recorded.jsonl"
+    path.write_text("\n".join(ROW % row for row in enumerate(["tiny", "other", "", "other", "tiny"])) + "\n")
+    words = ("--fleet", str(fleet), "--trace", str(path), "--policies", "cost,round_robin", "--json")
+    result = CliRunner().invoke(app, ["simulate", *words], catch_exceptions=False)
+    assert [row["requests"] for row in json.loads(result.stdout)["policies"]] == [3, 3]
+    assert "2 requests of other models are left out: other" in result.stderr
+    path.write_text(ROW % (0, "other") + "\n")
+    error = refused(*words)
+    assert "no request of tiny: all are of other" in error.message and "--model" in (error.hint or "")
+
+
+@pytest.mark.parametrize("settings", ["system=40000", "rate=0.0001,hours=0.0001"])
+def test_generated_traces_without_requests_say_which_settings_to_change(fleet: Path, settings: str) -> None:
+    error = refused("--fleet", str(fleet), "--trace", f"sessions:{settings}")
+    assert "has no requests" in error.message
+    assert "hours" in (error.hint or "") and "longest" in (error.hint or "")

@@ -104,6 +104,13 @@ def test_a_trace_that_is_played_again_shares_nothing_with_the_first_time() -> No
     assert not set(blocks_of(found[0])) & set(blocks_of(found[2]))
 
 
+def test_a_trace_of_one_moment_has_no_rate_to_be_repeated_at() -> None:
+    lines = [MOONCAKE % (0, 1)]
+    assert len(list(shaped(lambda turn: read_mooncake(lines, "t", turn), requests=1))) == 1
+    with pytest.raises(UserInputError, match="all at one moment"):
+        list(shaped(lambda turn: read_mooncake(lines, "t", turn), requests=5))
+
+
 def test_a_rate_and_jitter_keep_the_order_of_times() -> None:
     lines = [MOONCAKE % (1000 * n, n) for n in range(50)]
     found = list(shaped(lambda turn: read_mooncake(lines, "t", turn), rate_scale=4.0, jitter_s=3.0, seed=5))
