@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
+from collections import Counter
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -137,6 +138,13 @@ def test_turns_of_a_conversation_begin_with_what_was_said() -> None:
             assert blocks_of(after)[: len(known)] == known
             assert after.prompt_tokens > before.prompt_tokens + before.output_tokens
     assert len({request.blocks[: 8 * (200 // 16)] for turns in by_talk.values() for request in turns}) == 2
+
+
+@pytest.mark.parametrize("turns", [1.0, 1.5, 2.0, 5.0])
+def test_conversations_have_the_turns_that_are_asked_for_on_average(turns: float) -> None:
+    load = Sessions(rate=5.0, turns=turns, user=10, output=10, system=10, hours=0.5, longest=100_000_000)
+    counts = Counter(request.session for request in generate_sessions(load, 1))
+    assert counts.total() / len(counts) == pytest.approx(turns, rel=0.03)
 
 
 def test_sessions_are_the_same_for_the_same_seed() -> None:
