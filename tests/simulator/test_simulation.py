@@ -66,6 +66,25 @@ def test_slots_hold_requests_back_in_the_gateways_queue() -> None:
     assert result.requests + result.rejected == 200 and result.queue_s.mean > 1.0
 
 
+@pytest.mark.parametrize(("slots", "gateways"), [(1, 4), (5, 3)])
+def test_gateways_divide_the_slots_of_replicas(slots: int, gateways: int) -> None:
+    """A burst fills all slots; by chance, one gateway has more of it than the others, and takes a little longer."""
+    alone_s, divided_s = (
+        simulate(
+            fleet_of(4, slots=slots, gateways=count),
+            iter([TraceRequest(0.0, 100, 400) for _ in range(32 * slots)]),
+            lambda: policy_of("least_requests"),
+        ).span_s
+        for count in (1, gateways)
+    )
+    assert 0.99 < divided_s / alone_s < 1.4
+
+
+def test_a_gateway_without_a_slot_has_one_anyway() -> None:
+    result = simulate(fleet_of(1, slots=1, gateways=4), plain(0.1, 20, 100, 10), lambda: policy_of("cost"))
+    assert (result.requests, result.rejected) == (20, 0)
+
+
 def test_a_queue_refuses_what_it_cannot_hold() -> None:
     fleet = fleet_of(1, slots=1, queue=QueuePolicy(max_waiting=3))
     result = simulate(fleet, plain(50.0, 100, 1000, 100), lambda: policy_of("round_robin"))

@@ -161,11 +161,13 @@ class SimGateway:
             self.router.limit(endpoint.key, endpoint.sequences)
 
     def _count_slots(self) -> None:
-        slots = 0
+        """Count the slots of ready replicas: one at least, as a gateway has that no slot is left for."""
+        slots, any_ready = 0, False
         for endpoint in self.endpoints:
             if endpoint.ready:
+                any_ready = True
                 slots += UNBOUNDED if endpoint.capacity is None else endpoint.capacity
-        self._slots = min(slots, UNBOUNDED)
+        self._slots = min(max(slots, int(any_ready)), UNBOUNDED)
 
     def _dispatch(self, job: Job, now_s: float) -> None:
         self._turn += 1
