@@ -36,6 +36,7 @@ FAKE_FLAGS = (
     *("--step-ms", "100", "--prompt-token-us", "800", "--sequence-us", "2000", "--block-size", "16"),
     *("--kv-blocks", "8000", "--max-num-batched-tokens", "2048", "--max-num-seqs", "64"),
 )
+MEAN_TURNS = 3.527726473  # the load of the published results, to the request
 FAKE_LIMITS = EngineLimits(kv_blocks=8000, max_num_seqs=64, max_num_batched_tokens=2048)
 ROUNDS = 3
 DECODES = 5
@@ -68,7 +69,7 @@ def load_of(part: str, count: int, seed: int, rate: float) -> list[TraceRequest]
     """The requests of the run."""
     longest = 3500 if part == "vllm" else 8000
     settings = Sessions(
-        rate=rate, systems=3, system=600, turns=4.0, user=120, output=40, think=4.0, block=16, longest=longest
+        rate=rate, systems=3, system=600, turns=MEAN_TURNS, user=120, output=40, think=4.0, block=16, longest=longest
     )
     return conversations(settings, count, seed)
 

@@ -137,3 +137,45 @@ def test_a_mistake_says_what_works(fleet: Path, words: tuple[str, ...], what: st
     given |= dict(zip(words[::2], words[1::2], strict=True))
     error = refused(*(word for pair in given.items() for word in pair))
     assert what in f"{error.message} {error.hint}"
+
+
+def test_the_engine_of_the_file_is_planned(fleet: Path) -> None:
+    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--json")
+    fleet.write_text(FLEET.replace("    replicas: 2", "    engine: {kind: llama.cpp}"))
+    unnamed, named = (run(*words, "--on", f"1xRTX4090{more}") for more in ("", ", engine=llama.cpp"))
+    assert json.loads(unnamed) == json.loads(named)
+    fleet.write_text(FLEET.replace("    replicas: 2", "    engine: {kind: vllm}"))
+    assert "vLLM does not run on" in refused(*words, "--on", "M3Max").message
+
+
+@pytest.mark.parametrize(("split", "on"), [("{tensor: 2}", "2x(3xRTX4090)"), ("{tensor: 1}", "1x(2xH100) + 1x(4xT4)")])
+def test_replicas_find_room_by_the_cards_that_they_take(fleet: Path, split: str, on: str) -> None:
+    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--on", on, "--json")
+    for replicas in (2, 3):
+        fleet.write_text(FLEET.replace("replicas: 2", f"split: {split}\n    replicas: {replicas}"))
+        if replicas == 3:
+            assert refused(*words).message.startswith("3 replicas of tiny find no room")
+        else:
+            assert json.loads(run(*words))["replicas"] == 2
+
+
+ROW = '{"time_s": %d, "prompt_tokens": 20, "output_tokens": 5, "model": "%s"}'
+
+
+def test_requests_of_other_models_are_left_out(fleet: Path, tmp_path: Path) -> None:
+    path = tmp_path / "recorded.jsonl"
+    path.write_text("\n".join(ROW % row for row in enumerate(["tiny", "other", "", "other", "tiny"])) + "\n")
+    words = ("--fleet", str(fleet), "--trace", str(path), "--policies", "cost,round_robin", "--json")
+    result = CliRunner().invoke(app, ["simulate", *words], catch_exceptions=False)
+    assert [row["requests"] for row in json.loads(result.stdout)["policies"]] == [3, 3]
+    assert "2 requests of other models are left out: other" in result.stderr
+    path.write_text(ROW % (0, "other") + "\n")
+    error = refused(*words)
+    assert "no request of tiny: all are of other" in error.message and "--model" in (error.hint or "")
+
+
+@pytest.mark.parametrize("settings", ["system=40000", "rate=0.0001,hours=0.0001"])
+def test_generated_traces_without_requests_say_which_settings_to_change(fleet: Path, settings: str) -> None:
+    error = refused("--fleet", str(fleet), "--trace", f"sessions:{settings}")
+    assert "has no requests" in error.message
+    assert "hours" in (error.hint or "") and "longest" in (error.hint or "")

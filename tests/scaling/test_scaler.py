@@ -164,3 +164,20 @@ def test_period_under_way_holds_for_a_schedule_that_is_read_just_before_the_next
     scaler = Scaler([scaled(target=FixedTarget(), schedule=(hourly,), cold_start_s=0.0)])
     (decision,) = scaler.decide(berlin_s(2026, 11, 23, 7, 59, 30))
     assert decision.replicas == 5
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+def test_period_under_way_holds_in_the_hour_that_the_clock_repeats(fold: int) -> None:
+    hourly = ScheduleEntry(cron="0 * * * *", for_s=1200, timezone="Europe/Berlin", min_replicas=5)
+    scaler = Scaler([scaled(target=FixedTarget(), schedule=(hourly,), cold_start_s=0.0)])
+    begin_s = datetime(2026, 10, 25, 2, 0, fold=fold, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+    counts = [scaler.decide(begin_s + minutes * 60)[0].replicas for minutes in (10, 19, 20, 59)]
+    assert counts == [5, 5, 1, 1]
+
+
+def test_exact_count_is_a_minimum_a_cold_start_before_its_time() -> None:
+    for replicas, before in ((7, 7), (0, 1)):
+        entry = ScheduleEntry(cron="0 8 * * *", for_s=600, timezone="Europe/Berlin", replicas=replicas)
+        scaler = Scaler([scaled(target=FixedTarget(), schedule=(entry,), cold_start_s=60.0)])
+        moments = [berlin_s(2026, 11, 23, 7, minute) for minute in (58, 59)] + [berlin_s(2026, 11, 23, 8, 0)]
+        assert [scaler.decide(moment)[0].replicas for moment in moments] == [1, before, replicas]

@@ -10,6 +10,7 @@ from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.core.plan import EngineMemory
 from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.memory.split_shape import AskedSplit
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.serving import predict
@@ -17,7 +18,7 @@ from longboat.planner.search.demand import Demand
 from longboat.planner.search.search import search
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.plan.fit_step_time import fitted
-from longboat.simulator.plan.planned_replica import planned_engine
+from longboat.simulator.plan.planned_replica import planned_engine, speed_of
 
 
 @given(
@@ -51,6 +52,8 @@ def test_terms_give_the_planners_times(model: str, machines: str) -> None:
     forecast = found.plans[0].groups[0]
     time, limits = planned_engine(forecast, calibration)
     assert limits.max_num_seqs == 64 and limits.kv_blocks == forecast.kv_blocks
+    asked = planned_engine(forecast, calibration, kv_tokens=160)
+    assert asked[0] == time and asked[1].kv_blocks == 10
     for sequences in (1, 8, 64):
         load = Load(concurrency=sequences, prompt_tokens=1024, output_tokens=1.0, spread=0.0)
         expected_s = predict(forecast.deployment, load, calibration).step_s.value
@@ -59,3 +62,27 @@ def test_terms_give_the_planners_times(model: str, machines: str) -> None:
         load = Load(concurrency=1, prompt_tokens=tokens, output_tokens=1.0, spread=0.0)
         expected_s = predict(forecast.deployment, load, calibration).prefill_s.value
         assert time.prefill_s(tokens) == pytest.approx(expected_s, rel=0.2)
+
+
+def test_layers_that_share_blocks_have_the_tokens_that_fit() -> None:
+    library, calibration = built_in_library(), built_in_calibration()
+    shape = shape_of_entry(library.models.find("gpt-oss-20b"))
+    found = search([shape], parse_cluster("1x(1xH100)", library), Demand(), "vllm", calibration)
+    forecast = found.plans[0].groups[0]
+    time, limits = planned_engine(forecast, calibration)
+    assert forecast.kv_blocks is None
+    assert limits.kv_blocks == forecast.fit.num_kv_tokens // limits.block_tokens > 0
+    assert speed_of(time, limits).base_s == time.base_s
+
+
+def test_all_data_parts_have_their_caches() -> None:
+    library, calibration = built_in_library(), built_in_calibration()
+    shape = shape_of_entry(library.models.find("DeepSeek-R1"))
+    asked = AskedSplit(tensor=1, data=8, expert_parallel=True)
+    demand = Demand(users=64, split=asked, data_attention=True)
+    found = search([shape], parse_cluster("1x(8xH200)", library), demand, "vllm", calibration)
+    forecast = found.plans[0].groups[0]
+    _, limits = planned_engine(forecast, calibration)
+    assert forecast.kv_blocks is not None and limits.kv_blocks == 8 * forecast.kv_blocks
+    tokens = limits.kv_blocks * limits.block_tokens
+    assert tokens == pytest.approx(forecast.fit.num_kv_tokens, rel=0.01)

@@ -84,6 +84,16 @@ def test_requests_wait_in_the_gateway_while_there_is_no_replica() -> None:
     assert max(one.oldest_wait_s for one in rule.seen) == pytest.approx(12.0, abs=1.1)
 
 
+def test_a_run_ends_where_no_replica_can_serve() -> None:
+    long = TraceRequest(2.5, 100_000, 10)
+    result, _ = play({0.0: 1}, [*every(1.0, 3), long])
+    assert (result.requests, result.too_long, result.unserved) == (3, 1, 0)
+    result, _ = play({0.0: 0}, every(1.0, 5))
+    assert (result.requests, result.unserved, result.kept_share) == (0, 5, 0.0)
+    result, _ = play({0.0: 0, 200.0: 1}, every(1.0, 5))
+    assert (result.requests, result.unserved) == (5, 0)
+
+
 def test_observations_count_each_request_once() -> None:
     _, rule = play({0.0: 1}, every(0.3, 100))
     assert sum(one.arrived for one in rule.seen) == 100

@@ -13,6 +13,7 @@ from longboat.simulator.fleet.fleet import Fleet, FleetEvent, Replica, even_flee
 from longboat.simulator.fleet.simulation import simulate
 from longboat.simulator.results.result import Result, quantiles
 from longboat.simulator.results.rows import row_of
+from longboat.simulator.traces.trace_request import TraceRequest
 
 NUM_TALKS = sum(1 for _ in talks())
 
@@ -65,6 +66,25 @@ def test_slots_hold_requests_back_in_the_gateways_queue() -> None:
     assert result.requests + result.rejected == 200 and result.queue_s.mean > 1.0
 
 
+@pytest.mark.parametrize(("slots", "gateways"), [(1, 4), (5, 3)])
+def test_gateways_divide_the_slots_of_replicas(slots: int, gateways: int) -> None:
+    """A burst fills all slots; by chance, one gateway has more of it than the others, and takes a little longer."""
+    alone_s, divided_s = (
+        simulate(
+            fleet_of(4, slots=slots, gateways=count),
+            iter([TraceRequest(0.0, 100, 400) for _ in range(32 * slots)]),
+            lambda: policy_of("least_requests"),
+        ).span_s
+        for count in (1, gateways)
+    )
+    assert 0.99 < divided_s / alone_s < 1.4
+
+
+def test_a_gateway_without_a_slot_has_one_anyway() -> None:
+    result = simulate(fleet_of(1, slots=1, gateways=4), plain(0.1, 20, 100, 10), lambda: policy_of("cost"))
+    assert (result.requests, result.rejected) == (20, 0)
+
+
 def test_a_queue_refuses_what_it_cannot_hold() -> None:
     fleet = fleet_of(1, slots=1, queue=QueuePolicy(max_waiting=3))
     result = simulate(fleet, plain(50.0, 100, 1000, 100), lambda: policy_of("round_robin"))
@@ -96,6 +116,32 @@ def test_requests_wait_while_no_replica_is_ready() -> None:
     result = simulate(Fleet(replicas=(cold,)), plain(1.0, 10, 100, 10), lambda: policy_of("cost"))
     assert result.requests == 10
     assert quantiles(result.ttft_s, (1.0,))[0] > 25.0
+
+
+def test_every_request_is_counted_where_no_replica_is_left() -> None:
+    """Requests wait for a replica as streams do, 300 s; those that had begun too."""
+    events = (
+        FleetEvent(at_s=100.0, key="replica-0", kind="fail"),
+        FleetEvent(at_s=550.0, key="replica-0", kind="join"),
+    )
+    lost, back = (
+        simulate(fleet_of(1, events=some), plain(1.0, 700, 1000, 400), lambda: policy_of("cost"))
+        for some in (events[:1], events)
+    )
+    assert 50 < lost.requests < 100 and lost.requests + lost.rejected == 700
+    assert 200 < back.rejected < 400 and back.requests + back.rejected == 700
+    assert max(back.ttft_s) < 310.0 and back.retries > 0
+
+
+def test_the_work_of_a_replica_that_dies_is_counted_once() -> None:
+    requests = [*plain(0.5, 10, 1000, 10), TraceRequest(100.0, 1000, 10)]
+    events = (FleetEvent(at_s=90.0, key="replica-0", kind="fail"),)
+    plainly, dead = (
+        simulate(fleet_of(2, events=some), iter(requests), lambda: policy_of("round_robin")) for some in ((), events)
+    )
+    busy_s = [sum(one.busy_s for one in result.replicas) for result in (plainly, dead)]
+    assert dead.requests == 11 and dead.retries == 0
+    assert busy_s[0] == pytest.approx(busy_s[1])
 
 
 def test_a_slow_replica_computes_longer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
+from collections import Counter
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -104,6 +105,13 @@ def test_a_trace_that_is_played_again_shares_nothing_with_the_first_time() -> No
     assert not set(blocks_of(found[0])) & set(blocks_of(found[2]))
 
 
+def test_a_trace_of_one_moment_has_no_rate_to_be_repeated_at() -> None:
+    lines = [MOONCAKE % (0, 1)]
+    assert len(list(shaped(lambda turn: read_mooncake(lines, "t", turn), requests=1))) == 1
+    with pytest.raises(UserInputError, match="all at one moment"):
+        list(shaped(lambda turn: read_mooncake(lines, "t", turn), requests=5))
+
+
 def test_a_rate_and_jitter_keep_the_order_of_times() -> None:
     lines = [MOONCAKE % (1000 * n, n) for n in range(50)]
     found = list(shaped(lambda turn: read_mooncake(lines, "t", turn), rate_scale=4.0, jitter_s=3.0, seed=5))
@@ -130,6 +138,13 @@ def test_turns_of_a_conversation_begin_with_what_was_said() -> None:
             assert blocks_of(after)[: len(known)] == known
             assert after.prompt_tokens > before.prompt_tokens + before.output_tokens
     assert len({request.blocks[: 8 * (200 // 16)] for turns in by_talk.values() for request in turns}) == 2
+
+
+@pytest.mark.parametrize("turns", [1.0, 1.5, 2.0, 5.0])
+def test_conversations_have_the_turns_that_are_asked_for_on_average(turns: float) -> None:
+    load = Sessions(rate=5.0, turns=turns, user=10, output=10, system=10, hours=0.5, longest=100_000_000)
+    counts = Counter(request.session for request in generate_sessions(load, 1))
+    assert counts.total() / len(counts) == pytest.approx(turns, rel=0.03)
 
 
 def test_sessions_are_the_same_for_the_same_seed() -> None:

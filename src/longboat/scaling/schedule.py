@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -32,7 +32,7 @@ class Schedule:
     def at(self, now_s: float, lead_s: float = 0.0) -> Scheduled:
         """Return what holds now, or begins within ``lead_s``: replicas that take so long to start are asked for then.
 
-        lead_s: an exact count below the present one waits for its time, so only minimums and now count there.
+        lead_s: an exact count is a minimum until its time, so that one below the present count waits.
         """
         now = [periods.entry for periods in self._periods if periods.holds(now_s, 0.0)]
         soon = [periods.entry for periods in self._periods if periods.holds(now_s, lead_s)]
@@ -64,21 +64,27 @@ class _Periods:
     def _find(self, now_s: float) -> None:
         """Find the first period that ends after ``now_s``."""
         self._from_s, self._begin_s, self._end_s = now_s, float("inf"), float("inf")
-        for begin_s in self._beginnings(datetime.fromtimestamp(now_s, self._zone)):
+        for begin_s in self._beginnings(now_s):
             if (end_s := self._end(begin_s)) > now_s:
                 self._begin_s, self._end_s = begin_s, end_s
                 return
 
-    def _beginnings(self, now: datetime) -> Iterator[float]:
-        """Yield the newest beginning until now, and those that follow."""
-        newest_first = CronSim(self.entry.cron, now + timedelta(minutes=1), reverse=True)
-        newest = next((begin for begin in newest_first if begin <= now), None)
-        if newest is not None:
-            yield newest.timestamp()
-        yield from (later.timestamp() for later in CronSim(self.entry.cron, now))
+    def _beginnings(self, now_s: float) -> Iterator[float]:
+        """Yield the newest beginning until now, and those that follow.
+
+        Moments are compared by their seconds: two wall times of the hour that a change of the clock repeats are equal.
+        """
+        newest_first = CronSim(self.entry.cron, self._moment(now_s + 60.0), reverse=True)
+        newest_s = next((begin.timestamp() for begin in newest_first if begin.timestamp() <= now_s), None)
+        if newest_s is not None:
+            yield newest_s
+        yield from (later.timestamp() for later in CronSim(self.entry.cron, self._moment(now_s)))
+
+    def _moment(self, time_s: float) -> datetime:
+        return datetime.fromtimestamp(time_s, self._zone)
 
     def _end(self, begin_s: float) -> float:
         if self.entry.for_s is not None:
             return begin_s + self.entry.for_s
-        begin = datetime.fromtimestamp(begin_s, self._zone)
+        begin = self._moment(begin_s)
         return next((end.timestamp() for end in CronSim(self.entry.until or "", begin)), float("inf"))

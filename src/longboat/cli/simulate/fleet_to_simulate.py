@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -19,9 +20,12 @@ from longboat.engines.model_arguments import arguments_of
 from longboat.engines.registry import adapter_for, splits_of
 from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.cluster_live import cluster_of_nodes
+from longboat.planner.machines.engine_choice import ENGINE_KINDS
+from longboat.planner.machines.pools import pools_of
 from longboat.planner.memory.split_shape import AskedSplit
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast
+from longboat.planner.search.layouts import Layout
 from longboat.routing.policies.prefill_time import PrefillSeed
 from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
@@ -40,7 +44,8 @@ def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str]:
     if request.step_time:
         if request.kv_tokens is None:
             raise UserInputError("--step-time says nothing of the KV cache", hint="give --kv-tokens 100000 too")
-        time, limits, planned, title = _step_time(request.step_time), _given_limits(request), 1, "times as given"
+        time, limits = _step_time(request.step_time), _given_limits(request, request.kv_tokens)
+        planned, title = 1, "times as given"
     elif spec.engine.kind == "fake":
         raise UserInputError(
             f"{spec.name} runs on the fake engine, of which nothing can be planned",
@@ -48,8 +53,7 @@ def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str]:
         )
     else:
         forecast, planner = _forecast(spec, wanted, request)
-        time, limits = planned_engine(forecast, planner.calibration)
-        limits = _limited(limits, request)
+        time, limits = planned_engine(forecast, planner.calibration, request.kv_tokens)
         if request.replicas is None:
             _check_room(wanted, forecast, planner.cluster)
         planned, title = forecast.layout.replicas, _title(forecast)
@@ -97,7 +101,7 @@ def _fleet(request: SimulateRequest, count: int, time: StepTime, limits: EngineL
 
 def _forecast(spec: ModelSpec, wanted: WantedModel, request: SimulateRequest) -> tuple[Forecast, Planner]:
     library = read_library()
-    cluster = _cluster(request)
+    cluster = _cluster(request, spec.engine.kind)
     on_cpu = all(cards.entry.kind == "cpu" for kind in cluster.kinds for cards in kind.cards)
     adapter = adapter_for(spec.engine.kind)
     settings = planned_memory(adapter, arguments_of(spec), "cpu" if on_cpu else "cuda", spec.resources.gpus)
@@ -134,7 +138,7 @@ def _title(forecast: Forecast) -> str:
 def _check_room(wanted: WantedModel, forecast: Forecast, cluster: Cluster) -> None:
     """Refuse more replicas than there are cards for; processors may be shared."""
     layout = forecast.layout
-    room = cluster.num_cards // layout.num_ranks
+    room = _room(layout, cluster)
     if not layout.on_processors and wanted.replicas is not None and wanted.replicas > room:
         raise UserInputError(
             f"{wanted.replicas} replicas of {wanted.name} find no room on {cluster.title}: {room} of "
@@ -143,7 +147,24 @@ def _check_room(wanted: WantedModel, forecast: Forecast, cluster: Cluster) -> No
         )
 
 
-def _cluster(request: SimulateRequest) -> Cluster:
+def _room(layout: Layout, cluster: Cluster) -> int:
+    """Return how many such replicas find room: each stage is on cards of its sort, and within nodes where it fits."""
+    depths = Counter(place.card for place in layout.places)
+    pools = pools_of(cluster)
+    return min(
+        sum(pool.stages(layout.tensor) for pool in pools if pool.card == card) // depth
+        for card, depth in depths.items()
+    )
+
+
+def _cluster(request: SimulateRequest, engine: str) -> Cluster:
+    """Return the machines, with the file's engine where ``--on`` names none and the planner knows it."""
+    cluster = _machines(request)
+    named = next((name for name, kind in ENGINE_KINDS.items() if kind == engine), "")
+    return cluster if cluster.engine else replace(cluster, engine=named)
+
+
+def _machines(request: SimulateRequest) -> Cluster:
     library = read_library()
     if request.on:
         return machines_of(request.on, library)
@@ -152,14 +173,9 @@ def _cluster(request: SimulateRequest) -> Cluster:
     return cluster_of_nodes([this], library)
 
 
-def _limited(limits: EngineLimits, request: SimulateRequest) -> EngineLimits:
-    if request.kv_tokens is None:
-        return limits
-    return replace(limits, kv_blocks=max(1, request.kv_tokens // limits.block_tokens))
-
-
-def _given_limits(request: SimulateRequest) -> EngineLimits:
-    return _limited(EngineLimits(kv_blocks=1, max_num_seqs=request.slots or 256), request)
+def _given_limits(request: SimulateRequest, kv_tokens: int) -> EngineLimits:
+    limits = EngineLimits(kv_blocks=1, max_num_seqs=request.slots or 256)
+    return replace(limits, kv_blocks=max(1, kv_tokens // limits.block_tokens))
 
 
 def _step_time(text: str) -> StepTime:

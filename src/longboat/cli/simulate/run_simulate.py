@@ -10,7 +10,7 @@ from pathlib import Path
 
 from longboat.cli.simulate.fleet_to_simulate import fleet_to_simulate, seed_of
 from longboat.cli.simulate.simulate_options import SimulateRequest, parse_policies
-from longboat.cli.simulate.trace_to_play import trace_to_play
+from longboat.cli.simulate.trace_to_play import TraceToPlay
 from longboat.core.errors import UserInputError
 from longboat.routing.policies.registry import policy_of
 from longboat.simulator.fleet.fleet import Fleet
@@ -31,10 +31,13 @@ def run_simulate(request: SimulateRequest, *, as_json: bool, report: Path | None
     policies = parse_policies(request.policies)
     if report is not None and report.suffix != ".html":
         raise UserInputError(f"{report} is not an HTML file", hint=f"--report {report.with_suffix('.html')}")
-    play = trace_to_play(request)
     spec, fleet, title = fleet_to_simulate(request)
-    results = [_run(policy, fleet, play, request) for policy in policies]
+    trace = TraceToPlay(request, spec.name)
+    results = [_run(policy, fleet, trace.play, request) for policy in policies]
     _check(results[0], fleet)
+    if trace.others:
+        names = ", ".join(sorted(trace.others))
+        print(f"{trace.others.total()} requests of other models are left out: {names}", file=sys.stderr)
     told = (
         f"{spec.name}: {len(fleet.replicas)} replicas of {title}; {request.trace} at {request.rate_scale:g} x its rate"
     )

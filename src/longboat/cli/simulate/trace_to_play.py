@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,48 +16,77 @@ from longboat.simulator.traces.sessions import PREFIX, generate_sessions, parse_
 from longboat.simulator.traces.shaping import shaped
 from longboat.simulator.traces.trace_request import TraceRequest
 
-__all__ = ("trace_to_play",)
+__all__ = ("TraceToPlay",)
 
 _ENCODING = "utf-8-sig"  # some editors write a byte order mark
 _GZIP = b"\x1f\x8b"
 
 
-def trace_to_play(request: SimulateRequest) -> Callable[[], Iterator[TraceRequest]]:
-    """Return what yields the requests of the trace, from its first one each time. Raises UserInputError."""
-    read = _reader(request)
+class TraceToPlay:
+    """The requests of one model in a trace; the file is opened each time that it is played."""
 
-    def play() -> Iterator[TraceRequest]:
+    def __init__(self, request: SimulateRequest, model: str) -> None:
+        """Raise UserInputError where the trace cannot be read. model: rows that name another one are left out"""
+        self.others: Counter[str] = Counter()  # requests of other models in the newest play, by the model's name
+        self._request = request
+        self._model = model
+        self._read = _sessions(request) if request.trace.startswith(PREFIX) else _reader(Path(request.trace))
+
+    def play(self) -> Iterator[TraceRequest]:
+        """Return what yields the requests, from the first one each time."""
+        self.others.clear()
+        request = self._request
         return shaped(
-            read,
+            self._requests,
             rate_scale=request.rate_scale,
             requests=request.requests,
             jitter_s=request.jitter_s,
             seed=request.seed,
         )
 
-    return play
+    def _requests(self, turn: int) -> Iterator[TraceRequest]:
+        found = False
+        for one in self._read(turn):
+            if one.model in ("", self._model):
+                found = True
+                yield one
+            else:
+                self.others[one.model] += 1
+        if not found:
+            raise UserInputError(
+                f"{self._request.trace} has no request of {self._model}: all are of {', '.join(sorted(self.others))}",
+                hint="give --model, or take the field model out of its lines: then any model plays them",
+            )
 
 
-def _reader(request: SimulateRequest) -> Callable[[int], Iterator[TraceRequest]]:
-    if request.trace.startswith(PREFIX):
-        load = parse_sessions(request.trace)
-        return lambda turn: generate_sessions(load, request.seed + (turn << 32))
-    path = Path(request.trace)
+def _sessions(request: SimulateRequest) -> Callable[[int], Iterator[TraceRequest]]:
+    load = parse_sessions(request.trace)
+    hint = f"give more hours, a higher rate, or a longest far above the system prompt's {load.system} tokens"
+    return lambda turn: _some(generate_sessions(load, request.seed + (turn << 32)), request.trace, hint)
+
+
+def _reader(path: Path) -> Callable[[int], Iterator[TraceRequest]]:
     reader = reader_for(_first_line(path), str(path))
 
     def read(turn: int) -> Iterator[TraceRequest]:
         try:
             with path.open(encoding=_ENCODING) as lines:
-                requests = reader(lines, str(path), turn)
-                first = next(requests, None)
-                if first is None:
-                    raise UserInputError(f"{path} has no requests", hint="add a line for each request below its header")
-                yield first
-                yield from requests
+                yield from _some(
+                    reader(lines, str(path), turn), str(path), "add a line for each request below its header"
+                )
         except (OSError, UnicodeDecodeError) as error:
             raise _unreadable(path, error) from None
 
     return read
+
+
+def _some(requests: Iterator[TraceRequest], name: str, hint: str) -> Iterator[TraceRequest]:
+    """Pass requests on. Raises UserInputError where there are none."""
+    first = next(requests, None)
+    if first is None:
+        raise UserInputError(f"{name} has no requests", hint=hint)
+    yield first
+    yield from requests
 
 
 def _first_line(path: Path) -> str:

@@ -11,7 +11,7 @@ from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.pools import Pool, pools_of
 from longboat.planner.memory.split_shape import EngineKind
 
-__all__ = ("engine_for",)
+__all__ = ("ENGINE_KINDS", "engine_for")
 
 ENGINE_KINDS: Mapping[str, EngineKind] = {"vLLM": "vllm", "SGLang": "sglang", "llama.cpp": "llama.cpp"}
 

@@ -11,7 +11,6 @@ from longboat.simulator.engine.batch import Batch
 from longboat.simulator.engine.host import Host
 from longboat.simulator.engine.jitter import Jitter
 from longboat.simulator.engine.job import Job, JobListener
-from longboat.simulator.engine.job_blocks import blocks_of
 from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import COLD_AFTER_S, StepTime
 from longboat.simulator.engine.steps import Steps
@@ -45,8 +44,7 @@ class SimEngine(Action):
 
     def fits(self, job: Job) -> bool:
         """Return whether the job can ever run here."""
-        tokens = job.prompt.num_tokens + job.output_tokens
-        return blocks_of(tokens, self.batch.limits.block_tokens) <= self.batch.cache.total
+        return self.batch.limits.holds(job.prompt.num_tokens + job.output_tokens)
 
     def tokens_of(self, job: Job, now_s: float) -> int:
         """Return how many tokens of output a job has now."""

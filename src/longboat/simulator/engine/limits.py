@@ -16,3 +16,7 @@ class EngineLimits:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     prefix_caching: bool = True
+
+    def holds(self, tokens: int) -> bool:
+        """Return whether a request with these tokens of prompt and output can ever run."""
+        return -(-tokens // self.block_tokens) <= self.kv_blocks

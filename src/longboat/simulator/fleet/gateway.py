@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import deque
+from typing import Final, Protocol
 
-from longboat.core.policy import QueuePolicy
+from longboat.core.policy import QueuePolicy, ResumePolicy
 from longboat.routing.endpoint import RoutedEndpoint
 from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Rejected, Scheduler, Ticket
 from longboat.routing.router import Router
 from longboat.simulator.engine.job import Job
 
 __all__ = ("Carrier", "Endpoint", "SimGateway")
+
+_PATIENCE_S: Final = ResumePolicy().wait_s
+"""Longest wait for a replica while none is ready, as of a stream. After it, new requests are refused at once."""
 
 
 class Endpoint(RoutedEndpoint):
@@ -44,31 +48,36 @@ class Carrier(Protocol):
         """Bring a request to a replica."""
 
     def refused(self, job: Job, now_s: float) -> None:
-        """Note that a request gets no place in the queue, or not in time."""
+        """Note that a request gets no place in the queue, or not in time, or no replica."""
+
+    def waits(self, now_s: float) -> None:
+        """Note that requests wait in a gateway: ``sweep`` is to be called until none does."""
 
 
 class SimGateway:
     """A gateway process: it takes requests in, lets them wait for slots, and routes them."""
 
-    __slots__ = ("_carrier", "_parked", "_slots", "_turn", "endpoints", "router", "scheduler")
+    __slots__ = ("_away_s", "_carrier", "_parked", "_slots", "_turn", "endpoints", "router", "scheduler")
 
     def __init__(self, router: Router, queue: QueuePolicy, endpoints: list[Endpoint], carrier: Carrier) -> None:
         self.router = router
         self.scheduler = Scheduler(queue)
         self.endpoints = endpoints
         self._carrier = carrier
-        self._parked: list[Job] = []  # requests that came while no replica was ready
+        self._parked: deque[tuple[float, Job]] = deque()  # requests without a ready replica, and since when they wait
+        self._away_s = 0.0  # since when no replica is ready
         self._slots = 0
         self._turn = 0
 
     @property
     def num_waiting(self) -> int:
-        return self.scheduler.num_waiting
+        """Number of requests that wait for a slot, or for a replica."""
+        return self.scheduler.num_waiting + len(self._parked)
 
     def arrived(self, job: Job, now_s: float) -> None:
         """Take a request in."""
         if not self._slots:
-            self._parked.append(job)
+            self._park(job, now_s)
             return
         limit = job.prompt.max_output_tokens
         cost = job.prompt.num_tokens + (job.output_tokens if limit is None else limit)
@@ -78,6 +87,8 @@ class SimGateway:
             self._dispatch(job, now_s)
         elif isinstance(verdict, Rejected):
             self._refuse(job, now_s)
+        else:
+            self._carrier.waits(now_s)
 
     def first_token(self, job: Job, cached_tokens: int | None, now_s: float) -> None:
         """Take the first token of a response, with what its engine found in the cache; None: it does not say."""
@@ -106,7 +117,7 @@ class SimGateway:
         if self._slots:
             self._dispatch(job, now_s)
         else:
-            self._parked.append(job)
+            self._park(job, now_s)
 
     def pump(self, now_s: float) -> None:
         """Let requests go that wait, where there are slots."""
@@ -120,19 +131,23 @@ class SimGateway:
         """End the requests that waited too long."""
         for ticket in self.scheduler.expire(now_s):
             self._refuse(ticket.payload, now_s)
+        while self._parked and now_s - self._parked[0][0] >= _PATIENCE_S:
+            self._refuse(self._parked.popleft()[1], now_s)
         self.pump(now_s)
 
     def set_ready(self, replica: int, ready: bool, now_s: float) -> None:
         """Note that a replica may get requests, or may not get any more and has lost what it held."""
         endpoint = self.endpoints[replica]
         endpoint.ready = ready
+        had_slots = self._slots > 0
         self._count_slots()
         if not ready:
+            self._away_s = now_s if had_slots and not self._slots else self._away_s
             return
         self.router.limit(endpoint.key, endpoint.sequences)
         self.pump(now_s)
-        parked, self._parked = self._parked, []
-        for job in parked:
+        parked, self._parked = self._parked, deque()
+        for _, job in parked:
             if job.ticket is None:
                 self.arrived(job, now_s)
             else:
@@ -146,11 +161,13 @@ class SimGateway:
             self.router.limit(endpoint.key, endpoint.sequences)
 
     def _count_slots(self) -> None:
-        slots = 0
+        """Count the slots of ready replicas: one at least, as a gateway has that no slot is left for."""
+        slots, any_ready = 0, False
         for endpoint in self.endpoints:
             if endpoint.ready:
+                any_ready = True
                 slots += UNBOUNDED if endpoint.capacity is None else endpoint.capacity
-        self._slots = min(slots, UNBOUNDED)
+        self._slots = min(max(slots, int(any_ready)), UNBOUNDED)
 
     def _dispatch(self, job: Job, now_s: float) -> None:
         self._turn += 1
@@ -167,8 +184,20 @@ class SimGateway:
         job.trip = self.router.sent(job.prompt, endpoint.key, cached_tokens=choice.cached_tokens, now_s=now_s)
         self._carrier.carry(job, endpoint.at, now_s)
 
+    def _park(self, job: Job, now_s: float) -> None:
+        """Let a request wait for a replica; a new one is refused where the last replica was lost long ago."""
+        if job.ticket is None and now_s - self._away_s >= _PATIENCE_S:
+            self._refuse(job, now_s)
+            return
+        self._parked.append((now_s, job))
+        self._carrier.waits(now_s)
+
     def _refuse(self, job: Job, now_s: float) -> None:
-        job.ticket = None
+        """Let a request go without an answer, and free the slot that it may have from a replica that died."""
+        ticket, job.ticket = job.ticket, None
+        if ticket is not None:
+            self.scheduler.release(ticket, now_s=now_s)
+            self.scheduler.learn(ticket, used_tokens=None, served=False)
         self._carrier.refused(job, now_s)
 
     def _left(self, job: Job, now_s: float) -> None:

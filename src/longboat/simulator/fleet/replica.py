@@ -70,6 +70,7 @@ class SimReplica:
             return
         self.up = False
         self._recorder.busy(self.at, self.engine.busy_s)
+        self.engine.busy_s = 0.0  # the end of the run counts what the last engine computed
         jobs = self.engine.stop(now_s)
         self.timeline.at(now_s + self.fleet.notice_s, _Lost(self, jobs))
 

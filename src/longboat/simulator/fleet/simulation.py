@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from longboat.routing.capacity.shares import divided_slots
 from longboat.routing.policies.contract import RoutingPolicy
 from longboat.routing.prefixes.index import DictIndex, PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
@@ -79,11 +80,11 @@ class _Simulation:
         self._random = random.Random(seed)
         self._gateways: list[SimGateway] = []
         name = ""
-        for _ in range(fleet.gateways):
+        for shares in self._shares():
             made = policy()
             name = made.name
             made.explains = False
-            self._gateways.append(SimGateway(Router(made, index()), fleet.queue, self._endpoints(), self))
+            self._gateways.append(SimGateway(Router(made, index()), fleet.queue, self._endpoints(shares), self))
         self._recorder = Recorder(name, fleet)
         hosts = {spec.host: Host(fleet.crowding) for spec in fleet.replicas if spec.host}
         self._replicas = [
@@ -118,6 +119,11 @@ class _Simulation:
     def refused(self, job: Job, now_s: float) -> None:
         self._recorder.refused(too_long=False)
 
+    def waits(self, now_s: float) -> None:
+        if not self._sweeping:
+            self._sweeping = True
+            self.timeline.at(now_s + _SWEEP_S, _Sweep(self))
+
     def arrive(self, request: TraceRequest, now_s: float) -> None:
         """Bring a request to a gateway, and look which one comes next."""
         self._read_next(now_s)
@@ -129,11 +135,7 @@ class _Simulation:
             return
         if len(self._gateways) > 1:
             job.gateway = self._random.randrange(len(self._gateways))
-        gateway = self._gateways[job.gateway]
-        gateway.arrived(job, now_s)
-        if gateway.num_waiting and not self._sweeping:
-            self._sweeping = True
-            self.timeline.at(now_s + _SWEEP_S, _Sweep(self))
+        self._gateways[job.gateway].arrived(job, now_s)
 
     def sweep(self, now_s: float) -> None:
         """Look after the requests that wait in gateways."""
@@ -146,12 +148,17 @@ class _Simulation:
         if waiting:
             self.timeline.at(now_s + _SWEEP_S, _Sweep(self))
 
-    def _endpoints(self) -> list[Endpoint]:
-        slots, gateways = self.fleet.slots, self.fleet.gateways
-        share = None if slots is None else max(1, slots // gateways)
+    def _shares(self) -> Sequence[Sequence[int | None]]:
+        """Return the slots of each gateway at each replica, divided as idle gateways get them."""
+        fleet = self.fleet
+        if fleet.slots is None:
+            return [[None] * len(fleet.replicas)] * fleet.gateways
+        return divided_slots([fleet.slots] * len(fleet.replicas), [{}] * fleet.gateways)
+
+    def _endpoints(self, shares: Sequence[int | None]) -> list[Endpoint]:
         return [
             Endpoint(at, replica.key, share, replica.limits.max_num_seqs)
-            for at, replica in enumerate(self.fleet.replicas)
+            for at, (replica, share) in enumerate(zip(self.fleet.replicas, shares, strict=True))
         ]
 
     def _prepare(self) -> None:

@@ -18,10 +18,16 @@ _SEQUENCES = 256
 """What an engine takes into a step where its settings do not say."""
 
 
-def planned_engine(forecast: Forecast, calibration: Calibration) -> tuple[StepTime, EngineLimits]:
-    """Return the times and limits of one replica of a forecast that fits."""
+def planned_engine(
+    forecast: Forecast, calibration: Calibration, kv_tokens: int | None = None
+) -> tuple[StepTime, EngineLimits]:
+    """Return the times and limits of one replica of a forecast that fits.
+
+    kv_tokens: of its KV cache; None: what the planner foresees
+    """
     settings = forecast.demand.settings
-    blocks = forecast.kv_blocks
+    foreseen = _blocks(forecast)
+    blocks = foreseen if kv_tokens is None else max(1, kv_tokens // settings.block_tokens)
     if not blocks:
         raise UserInputError(
             f"{forecast.title}: the size of the KV cache is not known, so the twin has nothing to simulate",
@@ -29,7 +35,8 @@ def planned_engine(forecast: Forecast, calibration: Calibration) -> tuple[StepTi
         )
     deployment = forecast.deployment
     sequences = (settings.sequences or _SEQUENCES) * deployment.attention_data
-    time = fit_step_time(deployment, calibration, max_sequences=sequences, kv_tokens=blocks * settings.block_tokens)
+    fitted_tokens = (foreseen or blocks) * settings.block_tokens
+    time = fit_step_time(deployment, calibration, max_sequences=sequences, kv_tokens=fitted_tokens)
     limits = EngineLimits(
         kv_blocks=blocks,
         block_tokens=settings.block_tokens,
@@ -37,6 +44,14 @@ def planned_engine(forecast: Forecast, calibration: Calibration) -> tuple[StepTi
         max_num_batched_tokens=settings.batched_tokens or deployment.engine.chunk_tokens,
     )
     return time, limits
+
+
+def _blocks(forecast: Forecast) -> int:
+    """Return the cache blocks of all data parts together; where layers of several kinds share blocks, about as many."""
+    of_part = forecast.kv_blocks
+    if of_part is None:
+        return forecast.fit.num_kv_tokens // forecast.demand.settings.block_tokens
+    return of_part * forecast.fit.split.data
 
 
 def speed_of(time: StepTime, limits: EngineLimits) -> ReplicaSpeed:

@@ -33,7 +33,7 @@ class Result:
     itl_s: Histogram = field(default_factory=Histogram)  # between one token and the next
     e2e_s: Histogram = field(default_factory=Histogram)  # from arrival to the last token
     requests: int = 0  # that ended with all of their output
-    rejected: int = 0  # that the gateway's queue refused, or that waited too long in it
+    rejected: int = 0  # that the gateway's queue refused, or that waited too long in it or for a replica
     too_long: int = 0  # that no replica's cache can hold
     good: int = 0  # that ended within the objectives
     prompt_tokens: int = 0

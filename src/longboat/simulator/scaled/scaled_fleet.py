@@ -48,6 +48,8 @@ class ScaledResult:
 
     requests: int = 0
     late: int = 0  # requests that missed the objective
+    too_long: int = 0  # requests that no replica's cache can hold; they are in no other count
+    unserved: int = 0  # requests that still waited when there had been no replica, nor one that starts, for 300 s
     replica_s: float = 0.0  # accelerator seconds in replicas: from the decision until the last request was gone
     starts: int = 0  # replicas that were asked for after the beginning
     span_s: float = 0.0
@@ -60,7 +62,8 @@ class ScaledResult:
     @property
     def kept_share(self) -> float:
         """Part of the requests that kept the objective."""
-        return 1.0 - self.late / self.requests if self.requests else 1.0
+        came = self.requests + self.unserved
+        return 1.0 - (self.late + self.unserved) / came if came else 1.0
 
     @property
     def starts_per_hour(self) -> float:

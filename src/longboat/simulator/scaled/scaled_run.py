@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from longboat.core.policy import ResumePolicy
 from longboat.core.scaling import Latency, ModelObservation, Quantiles, StartingReplica
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.scaling.scaler import Scaler
@@ -17,6 +18,8 @@ from longboat.simulator.traces.trace_request import TraceRequest
 
 __all__ = ("simulate_scaled",)
 
+_PATIENCE_S = ResumePolicy().wait_s
+"""Seconds without a replica after which the requests that are left get none, as streams in a gateway."""
 _SAMPLE = 32
 """Requests whose lengths one observation has."""
 
@@ -86,11 +89,20 @@ class _Run:  # size: the state of one run
             last_s = request.at_s
         self._result.span_s = last_s
         self._result.replica_s += sum(last_s - replica.asked_s for replica in self._replicas)
+        self._finish(tick_s)
+        return self._result
+
+    def _finish(self, tick_s: float) -> None:
+        """Serve the requests that are left, as long as there is a replica, or may be one soon."""
+        alive_s = tick_s
         while self._running or self._waiting:
             self._until(tick_s)
             self._tick(tick_s)
+            alive_s = tick_s if self._replicas else alive_s
+            if tick_s - alive_s >= _PATIENCE_S:
+                self._result.unserved = len(self._waiting)
+                return
             tick_s += self._fleet.tick_s
-        return self._result
 
     def first_token(self, job: Job, now_s: float) -> None:
         """Note the time to a first token."""
@@ -131,6 +143,9 @@ class _Run:  # size: the state of one run
             timeline.step()
 
     def _arrive(self, request: TraceRequest) -> None:
+        if not self._fleet.limits.holds(request.prompt_tokens + request.output_tokens):
+            self._result.too_long += 1
+            return
         self._arrived += 1
         prompt = Prompt(f"{self._arrived}", request.prompt_tokens)
         self._counts.arrived += 1

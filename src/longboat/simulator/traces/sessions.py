@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -18,7 +19,10 @@ PREFIX = "sessions:"
 
 @dataclass(frozen=True, kw_only=True)
 class Sessions:
-    """The load to make. Lengths and pauses are means of exponential distributions, but for the system prompts'."""
+    """The load to make. Lengths and pauses are means of exponential distributions, but for the system prompts'.
+
+    Turns are the mean of a geometric one; ``longest`` ends some conversations before.
+    """
 
     rate: float = 1.0  # conversations that begin each second
     systems: int = 4  # system prompts, of which each conversation has one
@@ -72,7 +76,7 @@ def generate_sessions(load: Sessions, seed: int) -> Iterator[TraceRequest]:
     started, start_s = 0, draw.expovariate(load.rate)
     while under_way or start_s <= load.hours * 3600:
         if start_s <= load.hours * 3600 and (not under_way or start_s <= under_way[0][0]):
-            turns = 1 + int(draw.expovariate(1.0 / (load.turns - 1.0))) if load.turns > 1.0 else 1
+            turns = _turns(load.turns, draw)
             talk = _Conversation(started, draw.randrange(load.systems), turns)
             heapq.heappush(under_way, (start_s, started, talk))
             started += 1
@@ -87,6 +91,11 @@ def generate_sessions(load: Sessions, seed: int) -> Iterator[TraceRequest]:
         if talk.turns_left:
             pause_s = load.token * request.output_tokens + (draw.expovariate(1.0 / load.think) if load.think else 0.0)
             heapq.heappush(under_way, (now_s + pause_s, number, talk))
+
+
+def _turns(mean: float, draw: random.Random) -> int:
+    """Draw a number of turns by the geometric distribution: after each turn, the next comes by the same chance."""
+    return 1 + int(draw.expovariate(-math.log1p(-1.0 / mean))) if mean > 1.0 else 1
 
 
 def _turn(talk: _Conversation, load: Sessions, now_s: float, draw: random.Random, seed: int) -> TraceRequest | None:

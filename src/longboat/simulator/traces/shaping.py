@@ -24,7 +24,8 @@ def shaped(
 
     read: reads it from its beginning; prompts that were read with another number share nothing with these
     rate_scale: how many times as fast requests come
-    requests: to yield; a trace with fewer is played again from its beginning, as if by other users; None: all of it
+    requests: to yield; a trace with fewer is played again from its beginning, as if by other users; None: all of it.
+        One whose requests all come at one moment has no rate, and cannot be played again: UserInputError
     jitter_s: the most by which each request comes later, of the time after scaling; the order may change a little
     """
     found = _scaled(_repeated(read, requests), rate_scale)
@@ -46,6 +47,11 @@ def _repeated(read: Callable[[int], Iterator[TraceRequest]], requests: int | Non
             raise UserInputError("the trace has no requests", hint="give a file with at least one line")
         if not left:
             return
+        if last_s == start_s:
+            raise UserInputError(
+                f"the trace has only {count} requests, all at one moment: it cannot be repeated at its rate",
+                hint=f"--requests {count}, or a trace with more",
+            )
         turn += 1
         start_s = last_s + (last_s - start_s) / count  # after a mean pause
 
