@@ -17,7 +17,7 @@ from typing import Any
 
 from longboat.cli.gateway.standalone import AloneOptions, Wanted, read_wanted
 from longboat.cli.gateway.upstream_watch import UpstreamWatch, Watched
-from longboat.cli.shared.error_text import print_error
+from longboat.cli.shared.error_text import print_error, unexpected
 from longboat.core.errors import ClusterError, EngineError, LongboatError, UserInputError
 from longboat.core.states import EndpointTable
 from longboat.folders import home_folder, run_folder
@@ -244,8 +244,8 @@ class AloneGateway:  # size: one process with its files, its engines and the ver
     def _read_again(self) -> None:
         try:
             wanted = read_wanted(self._options, salt=self._salt)
-        except LongboatError as error:
-            _complain(error)
+        except Exception as error:  # no mistake in a file, also one of its checks, ends a gateway that serves
+            _complain(error if isinstance(error, LongboatError) else unexpected(error))
             _say("what was read before stays in use", file=sys.stderr)
             return
         before, self._wanted = self._wanted, wanted

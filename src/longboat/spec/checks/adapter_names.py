@@ -40,7 +40,7 @@ def adapter_name_problems(
             yield Problem(where=show((*path, "name")), what=what, hint="give one of them another name")
         given = entry.get("tenants")
         for number, tenant in enumerate(given if isinstance(given, tuple) else ()):
-            if tenants is not None and tenant not in tenants:
+            if tenants is not None and isinstance(tenant, str) and tenant not in tenants:
                 known = ", ".join(sorted(tenants)[:8])
                 hint = f"known: {known}" if known else "leave tenants out: there are none"
                 what = f"there is no tenant {tenant!r}"
