@@ -38,6 +38,12 @@ from longboat.cli.app import main
 main()
 """
 
+# A file with the word "unforeseen" meets a mistake of the command's own code.
+FAILS_LATER = """
+import longboat.cli.gateway.standalone as standalone
+parse = standalone.parse_alone
+standalone.parse_alone = lambda text, origin: 1 / 0 if "unforeseen" in text else parse(text, origin)
+"""
 
 LONG_LINES = """
 import json, sys
@@ -114,9 +120,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 class Run:
     """The command as a process; its words are gathered as they come."""
 
-    def __init__(self, words: tuple[str, ...], env: dict[str, str]) -> None:
+    def __init__(self, words: tuple[str, ...], env: dict[str, str], program: str = WITHOUT_RAY) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WITHOUT_RAY, "gateway", "run", *words],
+            [sys.executable, "-c", program, "gateway", "run", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -206,8 +212,8 @@ def _runs(folder: Path) -> Iterator[Callable[..., Run]]:
     made: list[Run] = []
     env = {"LONGBOAT_RUN": str(folder / "run"), "LONGBOAT_HOME": str(folder / "home"), "PYTHONUNBUFFERED": "1"}
 
-    def start(*words: str, **more: str) -> Run:
-        made.append(Run(("--port=0", *words), {**env, **more}))
+    def start(*words: str, program: str = WITHOUT_RAY, **more: str) -> Run:
+        made.append(Run(("--port=0", *words), {**env, **more}, program))
         return made[-1]
 
     yield start
@@ -408,6 +414,23 @@ def test_changed_aliases_are_taken(engine: Callable[..., Engine], run: Callable[
     path = write(tmp_path / "g.yaml", {"upstreams": upstreams})
     gateway = run(f"--config={path}")
     assert gateway.ask("gpt")[0] == 404
+    write(path, {"upstreams": upstreams, "gateway": {"aliases": [{"name": "gpt", "model": "tiny"}]}})
+    eventually(lambda: gateway.by("gpt") == "one", "the alias is served")
+
+
+def test_no_mistake_in_a_file_ends_the_gateway(
+    engine: Callable[..., Engine], run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Also one that a check does not foresee: the gateway complains, and serves on by the old file."""
+    upstreams = [{"model": "tiny", "url": engine("one").url}]
+    path = write(tmp_path / "g.yaml", {"upstreams": upstreams})
+    gateway = run(f"--config={path}", program=FAILS_LATER + WITHOUT_RAY)
+    assert gateway.by() == "one"
+    write(path, {"upstreams": upstreams, "gateway": {"tenants": [{"name": "b", "tags": None}]}})
+    gateway.says("gateway.tenants[0].tags")
+    write(path, "unforeseen: yes")
+    gateway.says("error: unexpected ZeroDivisionError: ")
+    assert gateway.by() == "one"
     write(path, {"upstreams": upstreams, "gateway": {"aliases": [{"name": "gpt", "model": "tiny"}]}})
     eventually(lambda: gateway.by("gpt") == "one", "the alias is served")
 

@@ -23,7 +23,7 @@ from longboat.cli.node.commands import node_app
 from longboat.cli.node.engines import engines_app
 from longboat.cli.plan.commands import cost, fit, plan_app
 from longboat.cli.shared.command_list import CommandPanels
-from longboat.cli.shared.error_text import tell_error
+from longboat.cli.shared.error_text import tell_error, unexpected
 from longboat.cli.simulate.command import simulate
 from longboat.cli.weights.commands import weights_app
 from longboat.core.errors import ClusterError, LongboatError
@@ -450,7 +450,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("LONGBOAT_DEBUG"):
             raise
-        _leave(_missing_package(error) if isinstance(error, ImportError) else _unexpected(error))
+        _leave(_missing_package(error) if isinstance(error, ImportError) else unexpected(error))
 
 
 def _leave(error: LongboatError) -> NoReturn:
@@ -462,10 +462,3 @@ def _missing_package(error: ImportError) -> LongboatError:
     return ClusterError(
         f"a package that this command needs is not installed: {error}", hint="pip install 'longboat[cluster]'"
     )
-
-
-def _unexpected(error: Exception) -> LongboatError:
-    told = " ".join(f"{type(error).__name__}: {error}".split())
-    unexpected = LongboatError(f"unexpected {told}", hint="run it again with LONGBOAT_DEBUG=1 for the traceback")
-    unexpected.after_document = getattr(error, "after_document", False)
-    return unexpected

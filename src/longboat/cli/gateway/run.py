@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from longboat.cli.gateway.feed import GatewayFeed
 from longboat.cli.gateway.standalone import AloneOptions, Wanted, read_wanted
 from longboat.cli.gateway.upstream_watch import UpstreamWatch, Watched
-from longboat.cli.shared.error_text import print_error
+from longboat.cli.shared.error_text import print_error, unexpected
 from longboat.core.errors import ClusterError, EngineError, LongboatError, UserInputError
-from longboat.core.states import EndpointTable
 from longboat.folders import home_folder, run_folder
 from longboat.gateway.admin.control_client import GatewayControl, gateway_command
 from longboat.gateway.config import encode_config
@@ -129,7 +129,7 @@ class GatewayChild:
             print(line, file=sys.stderr, flush=True)
 
 
-class AloneGateway:  # size: one process with its files, its engines and the versions last sent to it
+class AloneGateway:
     """One gateway that follows its files, and its view of the engines that are there."""
 
     def __init__(self, options: AloneOptions, wanted: Wanted, salt: str, folder: Path) -> None:
@@ -141,9 +141,7 @@ class AloneGateway:  # size: one process with its files, its engines and the ver
         self._control = GatewayControl(self._socket, self._token)
         self._watch = UpstreamWatch(self._changed)
         self._stamps = _stamps(wanted)
-        self._epoch = secrets.token_hex(8)
-        self._version = 0
-        self._pushed_policy = wanted.policy  # it starts with this one
+        self._feed = GatewayFeed(self._control, wanted.policy, wanted.models)
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
         self._child: GatewayChild | None = None
@@ -224,13 +222,7 @@ class AloneGateway:  # size: one process with its files, its engines and the ver
                 await asyncio.sleep(PUSH_AGAIN_S)
 
     async def _push(self) -> None:
-        """Send the policy before the table, so that no new model is served by the old rules."""
-        if (policy := self._wanted.policy) != self._pushed_policy:
-            await self._control.put_policy(policy)
-            self._pushed_policy = policy
-        self._version += 1
-        table = EndpointTable(version=self._version, models=self._wanted.models, endpoints=self._watch.endpoints())
-        await self._control.put_table(self._epoch, table)
+        await self._feed.send(self._wanted.policy, self._wanted.models, self._watch.endpoints())
 
     # the files
 
@@ -244,8 +236,8 @@ class AloneGateway:  # size: one process with its files, its engines and the ver
     def _read_again(self) -> None:
         try:
             wanted = read_wanted(self._options, salt=self._salt)
-        except LongboatError as error:
-            _complain(error)
+        except Exception as error:  # no mistake in a file, also one of its checks, ends a gateway that serves
+            _complain(error if isinstance(error, LongboatError) else unexpected(error))
             _say("what was read before stays in use", file=sys.stderr)
             return
         before, self._wanted = self._wanted, wanted

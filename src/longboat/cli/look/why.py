@@ -51,9 +51,10 @@ def _show(request: Mapping[str, Any]) -> None:
         console.print(f"replica: {request['replica'] or 'none'}; there was no choice among replicas", highlight=False)
     else:
         console.print(f"replica: {choice['replica']}, {choice['why']} (policy {choice['policy']})", highlight=False)
-        console.print(_candidates(choice))
-        if choice["compared"] > len(choice["candidates"]):
-            console.print(f"{choice['compared'] - len(choice['candidates'])} more were compared", style="dim")
+        if choice["candidates"]:  # a tenant gets none: the load of replicas is of all tenants
+            console.print(_candidates(choice))
+            if num_more := choice["compared"] - len(choice["candidates"]):
+                console.print(f"{num_more} more were compared", style="dim")
         console.print(_expectations(choice))
     console.print(_events(request))
 

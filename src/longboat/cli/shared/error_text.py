@@ -9,7 +9,7 @@ from typing import Any
 
 from longboat.core.errors import LongboatError, UserInputError
 
-__all__ = ("error_values", "print_error", "print_error_document", "tell_error")
+__all__ = ("error_values", "print_error", "print_error_document", "tell_error", "unexpected")
 
 
 def tell_error(error: LongboatError) -> None:
@@ -40,6 +40,14 @@ def print_error(error: LongboatError) -> None:
 def print_error_document(error: LongboatError) -> None:
     """Error on stdout, as the one document that a command with ``--json`` prints."""
     print(json.dumps({"error": error_values(error)}, indent=2), flush=True)
+
+
+def unexpected(error: Exception) -> LongboatError:
+    """Return the error that tells of one that no code foresaw."""
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    found = LongboatError(f"unexpected {told}", hint="run it again with LONGBOAT_DEBUG=1 for the traceback")
+    found.after_document = getattr(error, "after_document", False)
+    return found
 
 
 def error_values(error: LongboatError) -> dict[str, Any]:

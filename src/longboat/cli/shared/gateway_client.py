@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import httpx
 
+from longboat.core.errors import UserInputError
+
 __all__ = ("CONNECT_TIMEOUT_S", "gateway_client")
 
 CONNECT_TIMEOUT_S = 10.0
@@ -17,8 +19,12 @@ def gateway_client(bases: Sequence[str], timeout_s: float) -> httpx.Client:
     """Make a client with the key in LONGBOAT_API_KEY, and the authorities in SSL_CERT_FILE where that is set.
 
     bases: addresses of the gateways
+    Raises UserInputError where the key cannot be part of a header.
     """
     key = os.environ.get("LONGBOAT_API_KEY", "")
+    if not (key.isascii() and key.isprintable()):
+        what = "LONGBOAT_API_KEY has characters that an HTTP header cannot carry"
+        raise UserInputError(what, hint="check the variable's value: a key has ASCII letters, digits and '-'")
     is_tls = any(base.startswith("https") for base in bases)
     verify = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if is_tls else False
     headers = {"Authorization": f"Bearer {key}"} if key else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -91,7 +92,8 @@ class _Addressed:
 def _place_of(query: NodeQuery) -> tuple[str, dict[str, str]]:
     """Return the path of the admin API and its parameters for a question."""
     if isinstance(query, TimelineQuery):
-        return f"requests/{query.request_id}", {}
+        # Clients choose ids. As a whole segment, "." and ".." would be steps in the path.
+        return f"requests/{quote(query.request_id, safe='').replace('.', '%2E')}", {}
     if isinstance(query, RoutesQuery):
         return "routes", {"model": query.model}
     if isinstance(query, TraceQuery):

@@ -16,7 +16,7 @@ from longboat.spec.text.location import Path, section_of, show
 from longboat.spec.types.fleet import API_VERSION
 from longboat.spec.types.section import LATER, MISTAKE
 
-__all__ = ("basic_problem", "problem_of")
+__all__ = ("basic_problem", "is_consequence", "problem_of")
 
 EXPECTED: Mapping[str, tuple[str, str]] = {
     "int_type": ("a whole number", "write a number without quotes and without a unit"),
@@ -49,6 +49,11 @@ def problem_of(error: ErrorDetails, sugar: Mapping[Path, Path]) -> Problem:
     if kind == "missing":
         return _missing(path, where)
     return basic_problem(error, where) or _other(error, where, context)
+
+
+def is_consequence(error: ErrorDetails) -> bool:
+    """Return whether a list is "too short" only because pydantic does not count its bad entries."""
+    return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
 
 
 def basic_problem(error: ErrorDetails, where: str) -> Problem | None:
@@ -134,14 +139,12 @@ def _number_hint(kind: str, value: str, path: Path) -> str:
 def _other(error: ErrorDetails, where: str, context: Mapping[str, Any]) -> Problem:
     if error["type"] in ("too_long", "too_short"):
         limit = context.get("max_length", context.get("min_length"))
-        few = error["type"] == "too_short"
-        what = f"{context['actual_length']} entries, {'at least' if few else 'at most'} {limit} are allowed"
-        fewest = (
-            "write models: [builtin:tiny]"
-            if error["loc"] == ("models",)
-            else f"write at least {limit}, or leave it out"
+        bound = f"at {'least' if error['type'] == 'too_short' else 'most'} {limit}"
+        what = f"{context['actual_length']} entries, {bound} are allowed"
+        is_empty_fleet = error["loc"] == ("models",) and error["type"] == "too_short"
+        return Problem(
+            where=where, what=what, hint="write models: [builtin:tiny]" if is_empty_fleet else f"write {bound}"
         )
-        return Problem(where=where, what=what, hint=fewest if few else f"write at most {limit}")
     return Problem(
         where=where, what=f"{shown(error['input'])}: {error['msg']}", hint="see docs/reference/fleet-file.md"
     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from longboat.core.errors import Problem, UserInputError
+from longboat.spec.checks.mistakes import is_consequence
 from longboat.spec.checks.plain_problem import plain_problem
 from longboat.spec.checks.refusal import refusal
 from longboat.spec.text.yaml_text import Plain, parse_yaml
@@ -214,17 +215,12 @@ def load_hosts_file(text: str, origin: str) -> HostsFile:
     try:
         file = HostsFile.model_validate(plain)
     except ValidationError as error:
-        errors = [item for item in error.errors(include_url=False) if not _is_consequence(item)]
+        errors = [item for item in error.errors(include_url=False) if not is_consequence(item)]
         found = [plain_problem(item, FIELDS, MISSING, HINT) for item in errors]
         raise refusal(found, origin) from None
     if problems := _between_hosts(file):
         raise refusal(problems, origin)
     return file
-
-
-def _is_consequence(error: Any) -> bool:
-    """Return whether the list of hosts counts as too short only since its hosts have mistakes."""
-    return error["type"] == "too_short" and bool(error["input"])
 
 
 def _spelled_out(data: Plain) -> Any:

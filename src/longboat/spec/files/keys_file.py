@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from longboat.core.errors import UserInputError
 from longboat.core.policy import KeyRecord
 
 __all__ = ("KeyBook", "key_book_from", "key_book_values", "load_keys", "new_salt", "save_keys")
+
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+MAX_TIME_S = 253_402_300_799  # the end of the year 9999, the last that tools can show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,5 +68,27 @@ def key_book_values(book: KeyBook) -> dict[str, Any]:
 
 
 def key_book_from(values: Mapping[str, Any]) -> KeyBook:
-    """Return the book of what ``key_book_values`` gave. Raises KeyError, TypeError for anything else."""
-    return KeyBook(salt=str(values["salt"]), keys=tuple(KeyRecord(**key) for key in values["keys"]))
+    """Return the book of what ``key_book_values`` gave. Raises KeyError, TypeError, ValueError for anything else."""
+    salt, keys = values["salt"], tuple(KeyRecord(**key) for key in values["keys"])
+    for what in _mistakes(salt, keys):
+        raise ValueError(what)
+    return KeyBook(salt=salt, keys=keys)
+
+
+def _mistakes(salt: object, keys: Sequence[KeyRecord]) -> Iterator[str]:
+    if not isinstance(salt, str):
+        yield f"salt: {salt!r} is not text"
+    for index, key in enumerate(keys):
+        for name in ("key_id", "tenant", "sha256", "note"):
+            if not isinstance(value := getattr(key, name), str):
+                yield f"keys[{index}].{name}: {value!r} is not text"
+        for name in ("created_s", "expires_s"):
+            value = getattr(key, name)
+            if not (_is_time(value) or (value is None and name == "expires_s")):
+                yield f"keys[{index}].{name}: {value!r} is not a time in Unix seconds"
+        if not DIGEST.fullmatch(key.sha256):
+            yield f"keys[{index}].sha256: this is not the SHA-256 of a key, 64 digits of 0-9 and a-f"
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIME_S

@@ -15,7 +15,7 @@ from longboat.core.errors import NotYetError, Problem, UserInputError
 from longboat.spec.checks.adapter_names import adapter_name_problems, adapter_names
 from longboat.spec.checks.branches import without_branches
 from longboat.spec.checks.gateway_checks import gateway_problems
-from longboat.spec.checks.mistakes import problem_of
+from longboat.spec.checks.mistakes import is_consequence, problem_of
 from longboat.spec.checks.not_yet import take_later
 from longboat.spec.checks.refusal import refusal
 from longboat.spec.checks.task_checks import task_problems
@@ -164,7 +164,7 @@ def read_values(data: object, origin: str, *, folder: str, before: Sequence[Prob
     problems += [*_same_names(whole, spelled.sugar), *between, *_order_problems(values)]
     in_file = _set_apart(values)
     fleet, details = _validated(values, folder)
-    details = [detail for detail in details if not _is_consequence(detail, whole)]
+    details = [detail for detail in details if not is_consequence(detail)]
     num_later += sum(detail["type"] == LATER for detail in details)
     found = (_placed(problem_of(detail, spelled.sugar), in_file) for detail in details)
     problems = _without_consequences([*problems, *found])
@@ -318,14 +318,6 @@ def _name_meant(model: object) -> str:
 
 def _free_name(name: str, taken: Counter[str]) -> str:
     return next(free for number in range(2, len(taken) + 3) if (free := f"{name}-{number}") not in taken)
-
-
-def _is_consequence(detail: ErrorDetails, data: dict[str, Plain]) -> bool:
-    """Return whether the list is "too short" only because pydantic does not count its bad entries."""
-    if detail["type"] != "too_short":
-        return False
-    entries = data.get("models") if detail["loc"] == ("models",) else detail["input"]  # external ones are set apart
-    return isinstance(entries, (list, tuple)) and len(entries) >= detail["ctx"]["min_length"]
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.states import Endpoint
 from longboat.spec.checks.gateway_checks import gateway_problems
-from longboat.spec.checks.mistakes import problem_of
+from longboat.spec.checks.mistakes import is_consequence, problem_of
 from longboat.spec.checks.refusal import refusal
 from longboat.spec.checks.wording import near, shown
 from longboat.spec.text.location import show
@@ -156,7 +156,7 @@ def alone_from(
     try:
         spec = AloneSpec.model_validate(values)
     except ValidationError as error:
-        problems += [_problem_of(detail) for detail in error.errors(include_url=False)]
+        problems += [_problem_of(item) for item in error.errors(include_url=False) if not is_consequence(item)]
     else:
         if spec.upstreams or not problems:
             problems += _upstream_problems(spec)

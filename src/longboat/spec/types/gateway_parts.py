@@ -112,14 +112,12 @@ def _names(values: Mapping[str, Any], name: str) -> frozenset[str] | None:
 
 def _tags(values: Mapping[str, Any], tenants: Iterable[tuple[int, TenantSpec]]) -> frozenset[str] | None:
     read = dict(tenants)
-    items = _items(values, "tenants")
+    given = [item.get("tags", ()) if isinstance(item, dict) else None for item in _items(values, "tenants")]
     whole = all(
-        index in read and len(read[index].tags) == len(item.get("tags", ()))
-        for index, item in enumerate(items)
-        if isinstance(item, dict)
+        index in read and isinstance(tags, tuple) and len(tags) == len(read[index].tags)
+        for index, tags in enumerate(given)
     )
-    tags = frozenset(tag for tenant in read.values() for tag in tenant.tags)
-    return tags if whole and len(read) == len(items) else None
+    return frozenset(tag for tenant in read.values() for tag in tenant.tags) if whole else None
 
 
 def _overflow(value: object) -> dict[str, OverflowSpec]:
