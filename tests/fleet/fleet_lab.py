@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from fleet.command_parent import run_command
 from free_ports import free_port
 from longboat.cluster.host.record import load_record
 from netlab.lab import Host, Lab
@@ -61,15 +62,8 @@ class FleetLab:
 
     def cli(self, *words: str, timeout_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        return subprocess.run(
-            [*self.way_in, *COMMAND, *words],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            cwd=self.folder,
-        )
+        inside = int(self.way_in[-1]) if self.way_in else None
+        return run_command(words, env=self.env, cwd=self.folder, inside=inside, timeout_s=timeout_s)
 
     def must(self, *words: str, timeout_s: float = DEADLINE_S) -> str:
         """Run a command that is to succeed; its output."""

@@ -1,4 +1,4 @@
-"""Makes each step of vLLM last a while, so that a stream of few tokens is still under way when its fleet changes.
+"""Makes steps of vLLM and SGLang last a while, so that a stream of few tokens is under way when its fleet changes.
 
 vLLM imports this file in its server and in its engine core, where its arguments name it as ``paced_vllm`` does.
 """
@@ -6,15 +6,17 @@ vLLM imports this file in its server and in its engine core, where its arguments
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ("STEP_S", "paced_vllm")
+__all__ = ("STEP_S", "paced_sglang", "paced_vllm")
 
-STEP_S = 0.03
+STEP_S = 0.06
+"""A step computes for a fifth of it: slower ones cost less while a test waits, and tests ask for fewer tokens."""
 _MARK = "_paced"
 
 
@@ -22,6 +24,14 @@ def paced_vllm(*args: str) -> str:
     """Write the ``engine`` of a model in a fleet file: vLLM with slow steps. args: further ones"""
     folder = Path(os.environ["LONGBOAT_TEST_ENGINE_PYTHON"]).parent.parent
     return f"{{environment: {folder}, args: [{', '.join((f'--reasoning-parser-plugin={__file__}', *args))}]}}"
+
+
+def paced_sglang() -> str:
+    """Write the ``engine`` of a model in a fleet file: SGLang with slow steps, by a hook of its own for each step."""
+    folder = Path(os.environ["LONGBOAT_TEST_SGLANG_PYTHON"]).parent.parent
+    hook = {"hook_factory": "builtins:eval", "config": f'lambda *_: __import__("time").sleep({STEP_S})'}
+    hooks = json.dumps([{"target_modules": ["model"], **hook}])
+    return f"{{kind: sglang, environment: {folder}, args: [--forward-hooks, '{hooks}']}}"
 
 
 def _pace_steps() -> None:

@@ -18,7 +18,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def _enter(pid: int) -> None:
+def enter(pid: int) -> None:
     """Enter all namespaces of ``pid``; the PID namespace counts for children only."""
     folder = os.getcwd()
     kinds = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWPID | _CLONE_NEWNET
@@ -39,7 +39,7 @@ def _child(argv: list[str]) -> None:
 
 
 def main() -> int:
-    _enter(int(sys.argv[1]))
+    enter(int(sys.argv[1]))
     child = os.fork()
     if child == 0:
         _child(sys.argv[2:])
@@ -52,4 +52,5 @@ def main() -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

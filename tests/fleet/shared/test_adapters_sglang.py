@@ -14,6 +14,7 @@ from adapter_files import write_adapter
 from engines.sglang_node import SGLANG_PYTHON
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.load import Load, num_resumed
+from fleet.paced_steps import paced_sglang
 
 pytestmark = [
     pytest.mark.engine,
@@ -25,7 +26,7 @@ FLEET = """name: t
 models:
   - name: a
     source: builtin:tiny
-    engine: {kind: sglang, environment: %s}
+    engine: %s
     context: 512
     replicas: 2
     resources: {cpus: 0.5}
@@ -42,7 +43,7 @@ def text(up: FleetLab, model: str) -> str:
 
 def test_adapters_come_and_go_and_each_answers_as_it_does_alone(lab: FleetLab, tmp_path: Path) -> None:
     red, blue, green = (write_adapter(tmp_path / name, seed) for seed, name in enumerate(("red", "blue", "green")))
-    file = lab.write(FLEET % (Path(SGLANG_PYTHON).parent.parent, f"{red}, {blue}"))
+    file = lab.write(FLEET % (paced_sglang(), f"{red}, {blue}"))
     lab.must("up", file, "--detach", timeout_s=400)
     before = generations(lab)
     alone = {model: text(lab, model) for model in ("a", "red", "blue")}
@@ -69,7 +70,7 @@ def outlive_a_replica(lab: FleetLab, model: str) -> None:
     """Kill a replica in the midst of an adapter's streams; each ends as it does in a quiet fleet."""
     url, long = f"http://127.0.0.1:{lab.local_port}", {"ignore_eos": True}
     resumed, before = num_resumed(lab.local_port), generations(lab)
-    with Load(url, model, num_clients=4, max_tokens=300, timeout_s=240.0, more=long) as clients:
+    with Load(url, model, num_clients=4, max_tokens=80, timeout_s=240.0, more=long) as clients:
         victim = clients.replica_at_work()
         (pid,) = (one["ranks"][0]["pid"] for one in lab.replicas("a") if one["replica"] == victim)
         os.kill(pid, 9)

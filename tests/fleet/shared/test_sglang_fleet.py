@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from engines.sglang_node import SGLANG_PYTHON
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.llama_cpp import why_no_llama_cpp
 from fleet.load import Load, num_resumed
+from fleet.paced_steps import STEP_S, paced_sglang, paced_vllm
 
 pytestmark = [
     pytest.mark.engine,
@@ -23,11 +24,9 @@ pytestmark = [
 ]
 
 VLLM_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
-MODEL = (
-    "  - {name: %s, source: 'builtin:tiny', engine: {kind: %s, environment: %s}, replicas: %d, "
-    "resources: {cpus: 0.5}}\n"
-)
+MODEL = "  - {name: %s, source: 'builtin:tiny', engine: %s, replicas: %d, resources: {cpus: 0.5}}\n"
 QUESTION = "What is your name?"
+PACED_TOKENS = 80
 PAUSE_S = 2.0
 """Between a client's requests while replicas start."""
 SCHEMA = {"type": "object", "properties": {"oars": {"type": "integer"}}, "required": ["oars"]}
@@ -41,14 +40,10 @@ LLAMA = (
 NO_LLAMA = why_no_llama_cpp()
 
 
-def line(name: str, kind: str, python: str, replicas: int) -> str:
-    return MODEL % (name, kind, Path(python).parent.parent, replicas)
-
-
 @pytest.fixture(scope="module")
 def up(lab: FleetLab) -> FleetLab:
     """A fleet of two replicas of SGLang and, where they are installed, one each of vLLM and llama.cpp."""
-    models = line("s", "sglang", SGLANG_PYTHON, 2) + (line("v", "vllm", VLLM_PYTHON, 1) if VLLM_PYTHON else "")
+    models = MODEL % ("s", paced_sglang(), 2) + (MODEL % ("v", paced_vllm(), 1) if VLLM_PYTHON else "")
     models += "" if NO_LLAMA else LLAMA
     lab.must("up", lab.write(f"name: t\nmodels:\n{models}"), "--detach", timeout_s=800)
     return lab
@@ -74,6 +69,13 @@ def test_each_api_is_served(up: FleetLab) -> None:
     assert up.ask("s", "The sea is", max_tokens=8)[1]["text"]
 
 
+def test_steps_of_the_engine_are_paced(up: FleetLab) -> None:
+    """Others rely on it: their answers are under way when a replica is killed."""
+    began_s = time.monotonic()
+    assert up.ask("s", max_tokens=20, ignore_eos=True)[0] == 200
+    assert time.monotonic() - began_s > 19 * STEP_S
+
+
 def test_a_grammar_is_kept(up: FleetLab) -> None:
     assert isinstance(json.loads(chat(up, "s", response_format=GRAMMAR))["oars"], int)
 
@@ -90,7 +92,8 @@ def test_three_engines_answer_behind_one_address(up: FleetLab) -> None:
 def test_streams_of_the_other_engines_outlive_them_too(up: FleetLab) -> None:
     """Each has one replica: its streams wait for the next one."""
     url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
-    loads = [Load(url, name, num_clients=2, max_tokens=300, timeout_s=240.0, more=long) for name in ("v", "l")]
+    tokens = {"v": PACED_TOKENS, "l": 300}
+    loads = [Load(url, name, num_clients=2, max_tokens=tokens[name], timeout_s=240.0, more=long) for name in tokens]
     with loads[0], loads[1]:
         wait_until("streams run", lambda: all(load.num_streams >= 2 for load in loads))
         victims = {name: up.replicas(name)[0]["ranks"][0]["pid"] for name in ("v", "l")}
@@ -159,7 +162,7 @@ def _routes(up: FleetLab) -> list[dict[str, Any]]:
 def test_streams_outlive_their_replica(up: FleetLab) -> None:
     url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
     before = num_resumed(up.local_port)
-    with Load(url, "s", num_clients=4, max_tokens=300, timeout_s=240.0, more=long) as clients:
+    with Load(url, "s", num_clients=4, max_tokens=PACED_TOKENS, timeout_s=240.0, more=long) as clients:
         for _ in range(2):
             wait_until("two replicas serve", lambda: len(up.replicas("s")) == 2, 240)
             clients.pause_s = 0.0

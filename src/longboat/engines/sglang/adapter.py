@@ -50,6 +50,7 @@ _CPU_DEFAULTS: tuple[tuple[str, ...], ...] = (
     ("--max-total-tokens", str(CPU_TOKENS)),  # otherwise the cache takes all memory
     ("--max-running-requests", str(CPU_REQUESTS)),
     ("--page-size", str(CPU_PAGE)),  # with pages of one token, the engine tells nothing of its prefixes
+    ("--sleep-on-idle",),  # otherwise each scheduler without requests takes a whole core from those that compute
     ("--watchdog-timeout", "3600"),  # Longboat watches the engine; a machine with many engines may be slow
 )
 _EMBED_DEFAULTS: tuple[tuple[str, ...], ...] = (

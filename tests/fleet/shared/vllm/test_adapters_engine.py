@@ -27,7 +27,7 @@ from longboat.builtin.models import ensure
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
-NUM_ADAPTERS, NUM_CLIENTS, MAX_TOKENS = 20, 6, 32
+NUM_ADAPTERS, NUM_CLIENTS, MAX_TOKENS = 20, 6, 24
 PAUSE_S = 2.0
 """Between a client's requests while a replica starts."""
 NAMES = tuple(f"ad{number}" for number in range(NUM_ADAPTERS))

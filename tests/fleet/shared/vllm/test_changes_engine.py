@@ -23,7 +23,7 @@ models:
     replicas: %d
     resources: {cpus: 0.5}
     update: {drain_s: 0, limit_s: 300}"""
-MAX_TOKENS = 200
+MAX_TOKENS = 100
 QUIET: dict[str, str] = {}
 """Answers of the quiet fleet, which no change of these tests alters."""
 

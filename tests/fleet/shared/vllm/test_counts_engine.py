@@ -39,7 +39,7 @@ def up(lab: FleetLab) -> FleetLab:
 def load(up: FleetLab, num_clients: int) -> Load:
     url = f"http://127.0.0.1:{up.local_port}"
     more = {"ignore_eos": True}
-    return Load(url, "a", num_clients=num_clients, max_tokens=200, apart_s=0.7, timeout_s=240.0, more=more)
+    return Load(url, "a", num_clients=num_clients, max_tokens=100, apart_s=0.7, timeout_s=240.0, more=more)
 
 
 def test_it_wakes_grows_and_shrinks_while_streams_run(up: FleetLab) -> None:
