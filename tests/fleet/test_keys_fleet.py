@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -28,20 +25,6 @@ gateway:
   auth: keys
   tenants: [{{name: search, requests_per_minute: {limit}}}, {{name: batch}}]
   aliases: [{{name: chat, model: a}}]
-"""
-
-ADDS_KEYS = """
-import sys
-from longboat.cli.shared.cluster_at_hand import connect
-from longboat.cluster.ray.key_changes import add_key
-from longboat.gateway.limits.keys import new_key
-
-with connect() as session:
-    print("connected", flush=True)
-    sys.stdin.readline()
-    for _ in range(6):
-        _, record = new_key("batch", now_s=0.0, expires_s=None, note=sys.argv[1])
-        add_key(session, record)
 """
 
 
@@ -107,28 +90,6 @@ def test_limits_change_in_flight(up: FleetLab) -> None:
     assert running(up) == before
     assert "requests_per_minute: 1 -> 1000" in apply(up, 1000)
     assert ask(up, key) == 200
-
-
-def test_commands_of_several_machines_at_once_lose_no_key(up: FleetLab) -> None:
-    adding = [
-        subprocess.Popen(
-            [sys.executable, "-c", ADDS_KEYS, f"machine {number}"],
-            env={**up.env, "LONGBOAT_HOME": str(up.folder / f"home {number}")},  # whose lock is that of one machine
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(4)
-    ]
-    for process in adding:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "connected\n"
-    for process in adding:
-        process.communicate("go\n", timeout=120)
-    listed = json.loads(up.must("keys", "list", "--json"))
-    found = Counter(key["note"] for key in listed if key["note"].startswith("machine"))
-    assert found == {f"machine {number}": 6 for number in range(4)}
-    assert [process.returncode for process in adding] == [0] * 4
 
 
 def test_usage_is_told_by_tenant_and_model(up: FleetLab) -> None:
