@@ -58,7 +58,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
 MAPS = (("gateway", "overflow"), ("gateway", "prices"))
 """Sections whose entries stand under names that the user chooses; all entries have the same fields."""
 
-NOT_WRITTEN = {(): frozenset({"external"})}
+NOT_WRITTEN: Mapping[tuple[str, ...], frozenset[str]] = {(): frozenset({"external"})}
 """Fields that only the code fills: in the file, external models stand under models."""
 
 ADDRESSES = ("api_base", "base_url", "endpoint", "upstream", "upstreams", "url")
