@@ -13,6 +13,7 @@ import pytest
 
 from cli.cli_process import Done
 from longboat.cli.file.target import read_target
+from longboat.cli.fleet.unchanged import said_if_unchanged
 from longboat.core.errors import UserInputError
 from longboat.spec.files.load import load_fleet
 
@@ -24,6 +25,7 @@ def test_a_fleet_file_comes_through_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("name: of-a-pipe\nmodels: [builtin:tiny]\n",), daemon=True)
     writer.start()
+    assert not said_if_unchanged(str(pipe)), "it leaves the pipe to the whole command"
     assert read_target(str(pipe)).whole().name == "of-a-pipe"
     writer.join(20)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from longboat.core.errors import UserInputError
 from longboat.spec.files.load import Reading, read_files, read_source
 
-__all__ = ("first_and_rest", "read_target")
+__all__ = ("can_be_read_once", "first_and_rest", "read_target")
 
 FILE_SUFFIXES = (".yaml", ".yml")
 MAX_FILE_BYTES = 1 << 20
@@ -40,6 +40,11 @@ def read_target(target: str, overlays: Sequence[str] = (), *, env: Mapping[str, 
     folder = Path.cwd() if target == STDIN else Path(target).absolute().parent
     files = [("stdin" if name == STDIN else name, _text(name)) for name in names]
     return read_files(files, folder=str(folder), variables=env)
+
+
+def can_be_read_once(name: str) -> bool:
+    """Return whether reading it takes the text away: stdin, and a pipe."""
+    return name == STDIN or Path(name).is_fifo()
 
 
 def _is_file(target: str) -> bool:
