@@ -67,6 +67,15 @@ def test_an_unexpected_error_is_one_line_and_a_hint(longboat: Longboat, monkeypa
     ]
 
 
+def test_an_error_is_told_once_where_nothing_can_be_written() -> None:
+    with Path("/dev/full").open("w") as full:
+        program = "from longboat.cli.app import main; main()"
+        command = [sys.executable, "-c", program, "check", "no-such-file.yaml", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
 def test_an_unexpected_error_is_raised_for_who_debugs(longboat: Longboat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LONGBOAT_DEBUG", "1")
     fail_in_down(monkeypatch, ZeroDivisionError())

@@ -143,6 +143,9 @@ def test_strangers_may_not_use_the_gateways_headers(engine: FakeProcess) -> None
             assert httpx.post(f"{engine.url}/v1/completions", json=_TEXT, headers=headers).status_code == 403
     with fake_engine() as open_to_all:
         assert journalled(open_to_all.url, "/v1/completions", _TEXT).status == 403
+        for name in ("prefixes", "resume", "steps"):  # a gateway that reads prefixes sends headers that are refused
+            with httpx.stream("GET", f"{open_to_all.url}/longboat/v1/{name}", timeout=20) as answer:
+                assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("field", ["use_beam_search", "prompt_logprobs"])

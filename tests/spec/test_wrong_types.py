@@ -116,3 +116,34 @@ def test_tags_of_a_wrong_type_are_the_only_mistake(tags: object) -> None:
     with pytest.raises(UserInputError) as caught:
         fleet_from(with_value(FLEET, ("gateway", "tenants", 0, "tags"), tags), "f", folder="/srv")
     assert [problem.where for problem in caught.value.problems] == ["gateway.tenants[0].tags"]
+
+
+@pytest.mark.parametrize(
+    ("place", "fields", "where", "hint"),
+    [
+        (("gateway", "routing"), {"polcy": "cost"}, "gateway.routing.polcy", "write policy"),
+        (("gateway", "queue", "preemption"), {"zz": 1}, "gateway.queue.preemption.zz", "known here: enabled, "),
+        (("gateway", "prices", "tiny"), {"zz": 1}, "gateway.prices.tiny.zz", "known here: input_per_million, "),
+        (("gateway", "overflow", "tiny"), {"zz": 1}, "gateway.overflow.tiny.zz", "known here: to, "),
+        (("models", 0, "media"), {"zz": 1}, "models[0].media.zz", "known here: domains, "),
+        (("models", 0, "adapters"), {"zz": 1}, "models[0].adapters.zz", "known here: slots, "),
+        (("models", 0, "adapters", "entries", 0), {"tenant": "b"}, "models[0].adapters.entries[0].tenant", "tenants"),
+        (("models", 0, "speculative"), {"metod": "ngram"}, "models[0].speculative.metod", "write method"),
+        (("models", 0, "load"), {"ttft_ms": 0}, "models[0].load.ttft_ms", "write more than 0"),
+        ((), {"externel": []}, "externel", "known here: apiVersion, name, models, gateway, weights"),
+    ],
+    ids=str,
+)
+def test_each_section_has_a_hint_that_leads_somewhere(
+    place: tuple[str | int, ...], fields: dict[str, object], where: str, hint: str
+) -> None:
+    changed = copy.deepcopy(FLEET)
+    part: Any = changed
+    for name in place:
+        part = part.setdefault(name, {}) if isinstance(part, dict) else part[name]
+    part |= fields
+    with pytest.raises(UserInputError) as caught:
+        fleet_from(changed, "f", folder="/srv")
+    (problem,) = caught.value.problems
+    assert problem.where == where
+    assert hint in problem.hint and "greater" not in problem.what

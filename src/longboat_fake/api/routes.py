@@ -30,6 +30,7 @@ from longboat_vllm.prefixes.feed import read_query
 __all__ = ("Api",)
 
 _GUARDED = ("/v1", "/v2", "/longboat")
+_OF_THE_FLEET = "/longboat/"
 _ONE_RESPONSE = re.compile(r"/v1/responses/(?!input_tokens$)[^/]+(/cancel)?")
 _KINDS = {
     401: "AuthenticationError",
@@ -118,6 +119,8 @@ class Api:
     def _route(self, exchange: Exchange) -> Route:
         if exchange.path.startswith(_GUARDED) and self._key and not self._shows_key(exchange):
             raise RefusedError(401, "Unauthorized")
+        if exchange.path.startswith(_OF_THE_FLEET) and not self._key:
+            raise RefusedError(403, "this path requires the engine's key, and this engine has none")
         path = exchange.path
         if found := _ONE_RESPONSE.fullmatch(path):
             path = "/v1/responses/*" + (found.group(1) or "")

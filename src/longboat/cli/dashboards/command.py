@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,17 @@ def dashboards(
     for gateway in gateways or ():
         _check_address(gateway)
     files = all_files(tuple(gateways or ("127.0.0.1:8000",)), key_file=key_file, discover=discover)
+    try:
+        _write(folder, files, force=force)
+    except OSError as error:
+        what = f"{error.filename or folder} cannot be written: {error.strerror}"
+        raise UserInputError(what, hint="name a folder that you may write to") from None
+    paths = [str(folder / name) for name in files]
+    typer.echo(json.dumps({"files": paths}, indent=2) if as_json else "\n".join(paths))
+
+
+def _write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
+    """Write the files. Raises UserInputError where one was changed, OSError."""
     if (changed := [name for name, text in files.items() if _differs(folder / name, text)]) and not force:
         raise UserInputError(
             f"{folder / changed[0]} was changed", hint="write to another folder, or add --force to write over it"
@@ -46,8 +58,6 @@ def dashboards(
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    paths = [str(folder / name) for name in files]
-    typer.echo(json.dumps({"files": paths}, indent=2) if as_json else "\n".join(paths))
 
 
 def _differs(path: Path, text: str) -> bool:

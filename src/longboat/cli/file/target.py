@@ -11,7 +11,7 @@ from pathlib import Path
 from longboat.core.errors import UserInputError
 from longboat.spec.files.load import Reading, read_files, read_source
 
-__all__ = ("first_and_rest", "read_target")
+__all__ = ("can_be_read_once", "first_and_rest", "read_target")
 
 FILE_SUFFIXES = (".yaml", ".yml")
 MAX_FILE_BYTES = 1 << 20
@@ -42,16 +42,28 @@ def read_target(target: str, overlays: Sequence[str] = (), *, env: Mapping[str, 
     return read_files(files, folder=str(folder), variables=env)
 
 
+def can_be_read_once(name: str) -> bool:
+    """Return whether reading it takes the text away: stdin, and a pipe."""
+    return name == STDIN or Path(name).is_fifo()
+
+
 def _is_file(target: str) -> bool:
-    return target == STDIN or Path(target).is_file() or Path(target).suffix in FILE_SUFFIXES
+    return target == STDIN or _can_be_read(Path(target)) or Path(target).suffix in FILE_SUFFIXES
+
+
+def _can_be_read(path: Path) -> bool:
+    """Return whether it is a file, or a pipe: ``<(command)`` of a shell."""
+    return path.is_file() or path.is_fifo()
 
 
 def _text(name: str) -> str:
     """Return the file's text. Raises UserInputError where it is not there or cannot be read."""
     if name == STDIN:
+        if sys.stdin is None:
+            raise UserInputError("stdin is closed", hint="name a fleet file")
         return _bounded(sys.stdin.read(MAX_FILE_BYTES + 1), "stdin")
     path = Path(name)
-    if not path.is_file():
+    if not _can_be_read(path):
         raise UserInputError(f"no file {name}", hint=_near(path))
     return _read(path)
 
@@ -70,7 +82,8 @@ def _read(path: Path) -> str:
             hint="is this the right file? A fleet file has a few kilobytes",
         )
     try:
-        return path.read_text()
+        with path.open() as file:
+            return _bounded(file.read(MAX_FILE_BYTES + 1), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UserInputError(f"{path} cannot be read: {error}", hint="give a YAML file in UTF-8") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from longboat.cli.file.target import STDIN, read_target
+from longboat.cli.file.target import can_be_read_once, read_target
 from longboat.cli.shared.cluster_at_hand import quick_session
 from longboat.cli.shared.gateway_choice import gateways_here
 from longboat.cli.shared.quick_session import QuickSession
@@ -30,7 +30,7 @@ def said_if_unchanged(target: str, overlays: Sequence[str] = ()) -> bool:
 
     Whatever is in doubt is left to the whole ``up``, mistakes in the file too.
     """
-    if STDIN in (target, *overlays):  # which can be read only once
+    if any(map(can_be_read_once, (target, *overlays))):
         return False
     try:
         fleet = read_target(target, overlays).fleet

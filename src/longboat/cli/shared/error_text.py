@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,8 @@ __all__ = ("error_values", "print_error", "print_error_document", "tell_error", 
 def tell_error(error: LongboatError) -> None:
     """Print the error on stderr, and on stdout too where the command was asked for JSON."""
     if "--json" in sys.argv and not error.after_document:
-        print_error_document(error)
+        with suppress(OSError):  # stdout may be full or closed, and be what the error tells of
+            print_error_document(error)
     print_error(error)
 
 

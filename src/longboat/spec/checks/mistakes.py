@@ -33,6 +33,7 @@ NUMBERS = ("int_type", "float_type")
 
 BOUNDS: Mapping[str, tuple[str, str]] = {
     "greater_than_equal": ("less than the smallest allowed", "ge"),
+    "greater_than": ("not more than the limit", "gt"),
     "less_than_equal": ("more than the limit", "le"),
 }
 
@@ -64,7 +65,8 @@ def basic_problem(error: ErrorDetails, where: str) -> Problem | None:
         return _not_one_of(value, path, where, context["expected"])
     if kind in BOUNDS:
         text, key = BOUNDS[kind]
-        return Problem(where=where, what=f"{shown(value)} is {text}, {context[key]:g}", hint=f"write {context[key]:g}")
+        hint = f"write {'more than ' if key == 'gt' else ''}{context[key]:g}"
+        return Problem(where=where, what=f"{shown(value)} is {text}, {context[key]:g}", hint=hint)
     return _wrong_type(kind, value, path, where) if kind in EXPECTED else None
 
 

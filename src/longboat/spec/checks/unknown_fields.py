@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from longboat.spec.checks.wording import near
-from longboat.spec.types import external, fleet, gateway, replicas, sign_in, weights
+from longboat.spec.types import adapters, external, fleet, gateway, media, replicas, sign_in, speculation, weights
 
 __all__ = ("SECTIONS", "fields_of", "hint_for", "limits_of")
 
@@ -24,6 +24,10 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("models", "replicas"): replicas.ReplicasSpec,
     ("models", "replicas", "slo"): replicas.ObjectiveSpec,
     ("models", "replicas", "schedule"): replicas.ScheduleSpec,
+    ("models", "media"): media.MediaSpec,
+    ("models", "speculative"): speculation.SpeculativeSpec,
+    ("models", "adapters"): adapters.AdaptersSpec,
+    ("models", "adapters", "entries"): adapters.AdapterSpec,
     ("external",): external.ExternalModelSpec,
     ("external", "engine"): external.ExternalSpec,
     ("external", "engine", "limits"): external.SpendingSpec,
@@ -41,6 +45,8 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("gateway", "prices"): external.PriceSpec,
     ("gateway", "rules"): gateway.RuleSpec,
     ("gateway", "queue"): gateway.QueueSpec,
+    ("gateway", "queue", "preemption"): gateway.PreemptionSpec,
+    ("gateway", "routing"): gateway.RoutingSpec,
     ("gateway", "resume"): gateway.ResumeSpec,
     ("gateway", "logs"): gateway.LogsSpec,
     ("gateway", "tracing"): gateway.TracingSpec,
@@ -48,6 +54,12 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("weights",): weights.WeightsSpec,
     ("weights", "limits"): weights.WeightLimitsSpec,
 }
+
+MAPS = (("gateway", "overflow"), ("gateway", "prices"))
+"""Sections whose entries stand under names that the user chooses; all entries have the same fields."""
+
+NOT_WRITTEN: Mapping[tuple[str, ...], frozenset[str]] = {(): frozenset({"external"})}
+"""Fields that only the code fills: in the file, external models stand under models."""
 
 ADDRESSES = ("api_base", "base_url", "endpoint", "upstream", "upstreams", "url")
 
@@ -145,7 +157,8 @@ VLLM_SWITCHES = frozenset({"enable_auto_tool_choice", "enable_prefix_caching", "
 def fields_of(section: tuple[str, ...]) -> list[str]:
     """Return the names that may stand in a section, as written in the file."""
     model = SECTIONS.get(section)
-    return [info.alias or name for name, info in model.model_fields.items()] if model else []
+    names = [info.alias or name for name, info in model.model_fields.items()] if model else []
+    return [name for name in names if name not in NOT_WRITTEN.get(section, ())]
 
 
 def limits_of(section: tuple[str, ...], field: str) -> tuple[float | None, float | None]:
@@ -160,6 +173,8 @@ def limits_of(section: tuple[str, ...], field: str) -> tuple[float | None, float
 
 def hint_for(section: tuple[str, ...], word: str) -> str:
     """Return what to write instead of ``word``, which is not a field of ``section``."""
+    if section[:-1] in MAPS:
+        section = section[:-1]
     known = fields_of(section)
     if hint := HERE.get((section, word)) or ELSEWHERE.get(word):
         return hint

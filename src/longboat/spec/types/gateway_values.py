@@ -108,8 +108,12 @@ def _headers(value: dict[str, str]) -> dict[str, str]:
 
 
 def _http_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+    try:
+        parts = urlsplit(value)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # the port is none, or the brackets of a host are open
+        is_address = False
+    if not is_address or parts.username or parts.password:
         raise mistake(f"{value!r} is not http://HOST:PORT", "write it like http://collector:4318")
     return value
 
