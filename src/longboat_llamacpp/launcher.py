@@ -96,7 +96,8 @@ async def _end_with(inner: Inner, asked: asyncio.Event, closed: asyncio.Event) -
     await asyncio.wait({server, signalled}, timeout=_CRASH_S, return_when=asyncio.FIRST_COMPLETED)
     if process.returncode is None:
         process.kill()
-        os._exit(0)
+        await asyncio.wait({server}, timeout=_CRASH_S)  # a server that dumps its core is not ended by this
+        os._exit(0 if asked.is_set() or process.returncode == -signal.SIGKILL else 1)
     print(f"longboat: llama-server ended with {process.returncode}", flush=True)
     os._exit(0 if asked.is_set() or process.returncode in _ASKED else 1)
 

@@ -59,6 +59,8 @@ def planned(command: str, on: str, version: str = "") -> dict[str, Any]:
         ("vllm serve m --max-model-len auto", "m", {"context": 0, "fills": True}),
         ("llama-server -m m.gguf -c 8192 -np 4", "m.gguf", {"context": 2048}),
         ("llama-server -m m.gguf -c 8192 -np 4 -kvu", "m.gguf", {"context": 8192}),
+        ("llama-server -m m.gguf -c 8192 -np -1", "m.gguf", {"context": 8192}),
+        ("llama-server -m m.gguf -c 8192 --no-kv-unified", "m.gguf", {"context": 2048}),
         ("llama-server -hf org/m-GGUF:Q8_0", "org/m-GGUF:Q8_0", {"engine": "llamacpp"}),
         ("llama-server --hf-repo org/m-GGUF", "org/m-GGUF:Q4_K_M", {"engine": "llamacpp"}),
         ("llama-server -hf org/m -hff m.gguf", "https://huggingface.co/org/m/resolve/main/m.gguf", {}),

@@ -76,7 +76,28 @@ def test_the_turn_of_a_process_that_died_ends_once(store: Store, monkeypatch: py
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(changed, [document] * 8))
     assert document == [8]
-    assert "writing" not in store.marks
+    assert not store.marks
+
+
+def test_a_head_that_goes_away_while_a_turn_is_ended_keeps_no_one_out(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_turns, "LEASE_S", 0.1)
+    store.marks["writing"] = b"dead"
+    remove, calls = store.remove, []
+
+    def lost_once(name: str) -> None:
+        calls.append(name)
+        if len(calls) == 1:
+            raise DashboardAwayError("away")
+        remove(name)
+
+    monkeypatch.setattr(store, "remove", lost_once)
+    with pytest.raises(DashboardAwayError), writing():
+        pass
+    with writing():
+        assert list(store.marks) == ["writing"]
+    assert not store.marks
 
 
 def test_a_process_that_comes_back_late_leaves_the_mark_of_the_next(store: Store) -> None:

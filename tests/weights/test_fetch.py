@@ -208,6 +208,31 @@ def test_a_folder_is_copied_through_the_same_means(node: MakeNode, tmp_path: Pat
     held.release()
 
 
+def test_weights_whose_disk_fails_do_not_stay_pinned(storage: RangeServer, node: MakeNode, tmp_path: Path) -> None:
+    class Failing(Store):
+        """Its disk fails once a model is pinned."""
+
+        has_pinned = False
+
+        def pin(self, key: str) -> FileLock | None:
+            self.has_pinned = True
+            return super().pin(key)
+
+        def published(self, key: str) -> PieceFolder | None:
+            if self.has_pinned:
+                raise ClusterError("the disk fails")
+            return super().published(key)
+
+    reader = node()
+    reader.hold(storage.source).release()
+    (key,) = Store(tmp_path / "a").whole(storage.source)
+    reader.store = Failing(tmp_path / "a")
+    with pytest.raises(ClusterError, match="the disk fails"):
+        reader.hold(storage.source)
+    Store(tmp_path / "a").evict(key)
+    assert not Store(tmp_path / "a").whole(storage.source)
+
+
 def test_weights_that_are_removed_before_they_are_pinned_are_fetched_again(
     storage: RangeServer, node: MakeNode, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """The turns of changes of the fleet: those of adapters within their client's time, and each write of the document.
 
 A document is written whole, and Serve takes any: a change that was read before another one was written would undo it.
-So one thread in the cluster writes at a time, by a mark in Ray's key-value store.
+So one thread in the cluster writes at a time, by a mark in the store of Ray. Only the end of a fleet takes no turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from longboat.telemetry import logger
 
 __all__ = ("Change", "ChangeTurns", "Marks", "until_written", "writing")
 
-LEASE_S = 30.0
+LEASE_S = 40.0
 """A mark that stays for this long is of a process that died. A write takes a second or two."""
 WAIT_S = 90.0
 LOOK_EVERY_S = 0.05
@@ -124,13 +124,31 @@ def _wait(marks: Marks, own: bytes) -> None:
             return
         if found is not None and found != seen:
             seen, since_s = found, now_s
-        elif found and now_s - since_s > LEASE_S and marks.add(f"{_MARK} {found.decode()}", own):
-            log.warning("a command that changed the fleet died: its turn is over")
-            marks.remove(_MARK)  # by one of those that wait: no other one removes the mark of the next
+        elif (
+            found and now_s - since_s > LEASE_S and _end_turn(marks, found, own, is_late=now_s - since_s > 2 * LEASE_S)
+        ):
             continue
         if now_s > end_s:
             raise ClusterError(f"other commands have been changing this fleet for {WAIT_S:.0f} s", hint="try it again")
         time.sleep(LOOK_EVERY_S)
+
+
+def _end_turn(marks: Marks, found: bytes, own: bytes, *, is_late: bool) -> bool:
+    """Remove the mark of a process that died; return whether it is this process that did.
+
+    One of those that wait does so, by a mark of its own: another one might remove the mark of the next writer.
+    is_late: a process that began this long ago died as well
+    """
+    ending = f"{_MARK} {found.decode()}"
+    if not marks.add(ending, own):
+        if is_late:
+            marks.remove(ending)
+        return False
+    if is_ours := marks.get(_MARK) == found:
+        log.warning("a command that changed the fleet died: its turn is over")
+        marks.remove(_MARK)
+    marks.remove(ending)
+    return is_ours
 
 
 def _marks() -> Marks | None:

@@ -82,6 +82,7 @@ class _Monitor:
         self._relayed.discard(upstream)
 
     def _drop_gone(self, now_s: float) -> None:
+        self._gone_s = {own: at_s for own, at_s in self._gone_s.items() if own in self._relayed or own in self._ears}
         for upstream in [u for u in (*self._relayed, *self._ears) if u.gone and not u.outstanding]:
             if now_s - self._gone_s.setdefault(upstream, now_s) >= _LAST_BEAT_S:
                 del self._gone_s[upstream]

@@ -106,8 +106,13 @@ class NodeWeights:
         """Pin a whole model; None where it is not there, or another process removes it."""
         if self.store.published(key) is None or (pin := self.store.pin(key)) is None:
             return None
-        if self.store.published(key) is None:  # it was removed between the look and the pin
-            pin.release()
+        is_there = False
+        try:
+            is_there = self.store.published(key) is not None  # or it was removed between the look and the pin
+        finally:
+            if not is_there:
+                pin.release()
+        if not is_there:
             return None
         return HeldWeights(key=key, path=self.store.engine_path(key, locate(source).name), pin=pin)
 

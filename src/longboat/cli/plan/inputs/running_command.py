@@ -36,6 +36,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G":
 EXAMPLES = {"--max-model-len": 8192, "--context-length": 8192, "--ctx-size": 8192}
 # vLLM's words for the longest request that its memory has room for.
 FITTING = ("-1", "auto")
+SHARES = {"-kvu": True, "--kv-unified": True, "-no-kvu": False, "--no-kv-unified": False}
 NUMBERS = ("tensor", "pipeline", "data", "context")
 
 
@@ -231,7 +232,8 @@ def _fills(reader: _Reader, args: Sequence[str]) -> bool:
 
 def _of_slots(reader: _Reader, args: Sequence[str], context: int, given: EngineMemory) -> tuple[int, EngineMemory]:
     """Return the context of one slot, and the settings: slots that are numbered divide the cache, others share it."""
-    shared = not reader.text("--parallel", args) or any(word in ("-kvu", "--kv-unified") for word in args)
+    choices = [SHARES[word] for word in args if word in SHARES]
+    shared = choices[-1] if choices else reader.text("--parallel", args) in ("", "-1")
     if shared:
         return context, replace(given, cache_tokens=context)
     return context // max(1, given.sequences), given
