@@ -47,6 +47,11 @@ class ResumeLevel(enum.StrEnum):
     REPLAY = "replay"  # the engine repeats the tokens one step at a time
     CARRIED = "carried"  # the engine takes the tokens in one prefill
 
+    @property
+    def slower(self) -> ResumeLevel:
+        """The way to ask for after an engine refused this one."""
+        return ResumeLevel.REPLAY if self is ResumeLevel.CARRIED else ResumeLevel.NONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:

@@ -50,7 +50,6 @@ def _generating(generate: Any) -> Any:
             obj.cache_salt = body.salt()
         if current is None:
             return generate(manager, obj, request)
-        current.num_choices = max(current.num_choices, _num_choices(obj))
         return _noted(current, manager, obj, generate(manager, obj, request))
 
     setattr(generate_and_note, _MARK, True)
@@ -94,12 +93,6 @@ def _has_several_prompts(obj: Any) -> bool:
     return isinstance(obj.text, list) or bool(ids and isinstance(ids[0], list))
 
 
-def _num_choices(obj: Any) -> int:
-    params = getattr(obj, "sampling_params", None)
-    num_prompts = len(obj.text or obj.input_ids) if _has_several_prompts(obj) else 1
-    return sum(own.get("n") or 1 for own in (params if isinstance(params, list) else [params or {}] * num_prompts))
-
-
 def _sending(send: Any) -> Any:
     """Wrap ``TokenizerManager._send_one_request``, which sends the choices of a request in turn with one object of
     parameters, so that each choice gets a seed and forced tokens of its own.
@@ -133,9 +126,10 @@ async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) 
                 current.note(choice, ids[seen.get(choice, 0) :])
                 seen[choice] = len(ids)
                 current.num_choices = max(current.num_choices, choice + 1)
-            if current.num_choices > 1 and isinstance(output, dict):
+            if isinstance(output, dict):  # a part of a stream, of one choice
                 first = first or output["meta_info"]["id"]
-                output = {**output, "meta_info": {**output["meta_info"], "id": first}}
+                if output["meta_info"]["id"] != first:
+                    output = {**output, "meta_info": {**output["meta_info"], "id": first}}
             yield output
     finally:
         await outputs.aclose()

@@ -130,9 +130,11 @@ def test_a_client_comes_back_to_several_choices_at_any_event(up: FleetLab, model
     token, events = stream(up, body)
     ids = [event.partition("\n")[0].removeprefix("id: ") for event in events if event.startswith("id: ")]
     assert len(set(ids)) == len(ids) > 8
+    assert len(names(events)) == 1
     for at in {0, 1, 2, 3, len(ids) // 2, len(ids) - 1}:
         _, rest = stream(up, body, {"x-longboat-resume": token, "last-event-id": ids[at]})
         assert words([*events[: at + 1], *rest]) == words(events), (ids, ids[at], rest)
+        assert names(rest) <= names(events)
 
 
 def stream(up: FleetLab, body: str, more: dict[str, str] | None = None) -> tuple[str, list[str]]:
@@ -142,6 +144,12 @@ def stream(up: FleetLab, body: str, more: dict[str, str] | None = None) -> tuple
     with urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=120) as answer:
         text = answer.read().decode()
         return str(answer.headers["x-longboat-resume"]), text.removesuffix("\n\n").split("\n\n")
+
+
+def names(events: list[str]) -> set[str]:
+    """Return the ids by which events say that they belong together."""
+    lines = [line[6:] for event in events for line in event.split("\n") if line.startswith("data: {")]
+    return {json.loads(line)["id"] for line in lines}
 
 
 def words(events: list[str]) -> dict[int, str]:

@@ -42,6 +42,7 @@ __all__ = ("Host", "Place", "Reading")
 
 _JSON = [(b"content-type", b"application/json")]
 _HEAD: Final = Head(200, fits=True)
+_ASKED_SLOWER: Final = Leave("again", "it refused to continue another engine's answer")
 
 _TOO_MANY: Final = 429
 _ACCOUNT_ERRORS: Final = frozenset((401, 402, 403, 408))
@@ -123,7 +124,7 @@ class Reading:
         if journal is not None and self._on_head_of_whole(head, journal):
             return
         if status == 409 and resume_state is not None and resume_state.lower():
-            self._leave_soon(Leave("again", "it refused to continue another engine's answer"))
+            self._leave_soon(_ASKED_SLOWER)
             return
         goes_on = answer.call.first_byte_s is not None
         late = answer.started
@@ -289,7 +290,7 @@ class Reading:
             return True
         if journal.carries and 400 <= head.status < 500:
             journal.lower()
-            self._leave_soon(Leave("again", "it refused to continue another engine's answer"))
+            self._leave_soon(_ASKED_SLOWER)
             return True
         return False
 

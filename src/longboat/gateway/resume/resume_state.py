@@ -153,7 +153,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         """Take a slower way after an engine refused a request. Return whether it was one to take tokens over."""
         if not self._carries:
             return False
-        self.level = ResumeLevel.REPLAY if self.level is ResumeLevel.CARRIED else ResumeLevel.NONE
+        self.level = self.level.slower
         return True
 
     # what an engine sends

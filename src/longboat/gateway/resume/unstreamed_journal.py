@@ -86,7 +86,7 @@ class WholeJournal:
 
     def lower(self) -> None:
         """Choose a slower way: an engine refused to continue these tokens in this one."""
-        self._level = ResumeLevel.REPLAY if self._level is ResumeLevel.CARRIED else ResumeLevel.NONE
+        self._level = self._level.slower
 
     def begins(self) -> None:
         """Begin an engine's tokens, from the answer's first one on."""

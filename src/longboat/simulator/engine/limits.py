@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from longboat.simulator.engine.job_blocks import blocks_of
+
 __all__ = ("EngineLimits",)
 
 
@@ -19,4 +21,4 @@ class EngineLimits:
 
     def holds(self, tokens: int) -> bool:
         """Return whether a request with these tokens of prompt and output can ever run."""
-        return -(-tokens // self.block_tokens) <= self.kv_blocks
+        return blocks_of(tokens, self.block_tokens) <= self.kv_blocks
