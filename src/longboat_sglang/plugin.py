@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from longboat_sglang import adapters, resume, tool_arguments, without_cuda
+from longboat_sglang import adapters, resume, tool_arguments, tool_blocks, without_cuda
 from longboat_sglang.prefixes import front_end, tree
 from longboat_vllm.process import lineage
 from longboat_vllm.process.forked import FORKED
@@ -31,6 +31,7 @@ def register() -> None:
     _mend(tree.install, _UNFOLLOWED)
     _mend(front_end.install, _UNFOLLOWED)
     _mend(tool_arguments.install, "arguments of tool calls may break their schemas")
+    _mend(tool_blocks.install, "how tool calls are divided into events depends on the load")
     _mend(adapters.install, "requests may miss an adapter that is given up meanwhile")
 
 
