@@ -82,6 +82,7 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "boat", "schema": SCHEM
 TOOLS = {"tools": [{"type": "function", "function": TOOL}]}
 NAMED = {"type": "function", "function": {"name": "row"}}
 REGEX = {"regex": "[a-z]{20,60}( [0-9]{3}){4}"}
+"""SGLang's field, and what vLLM's holds."""
 PENALTIES = {"presence_penalty": 0.6, "frequency_penalty": 0.4, "repetition_penalty": 1.1}
 MESSAGES_TOOL = {"tools": [{"name": "row", "input_schema": SCHEMA}], "tool_choice": {"type": "any"}}
 RESPONSES_TOOL = {"tools": [{"type": "function", **TOOL}], "tool_choice": "required", "max_output_tokens": 160}
@@ -104,7 +105,7 @@ KINDS: dict[str, tuple[str, Maker]] = {
     "text-greedy": (TEXT, lambda r: _text(r, GREEDY)),
     "text-seeded": (TEXT, lambda r: _text(r, FREE, _seed(r), top_k=20)),
     "text-unseeded": (TEXT, lambda r: _text(r, FREE)),
-    "text-regex": (TEXT, lambda r: _text(r, GREEDY, structured_outputs=REGEX)),
+    "text-regex": (TEXT, lambda r: _text(r, GREEDY, REGEX, structured_outputs=REGEX)),
     "text-n2": (TEXT, lambda r: _text(r, FREE, _seed(r), n=2)),
     "text-logprobs": (TEXT, lambda r: _text(r, GREEDY, logprobs=2)),
     "messages-greedy": (MESSAGES, lambda r: _chat(r, GREEDY)),

@@ -107,3 +107,12 @@ def test_events_come_out_of_any_pieces() -> None:
 def test_seed_is_read_from_the_fingerprint() -> None:
     assert seed_of(_events(_chunk({}, system_fingerprint="fake-seed-42"))) == 42
     assert seed_of(_events(_chunk({}))) is None
+
+
+@pytest.mark.parametrize(("logprob", "is_same"), [(-1.31223, True), (-1.3132, False)])
+def test_last_digits_of_a_log_probability_do_not_matter(logprob: float, is_same: bool) -> None:
+    first, second = (
+        {"0.logprobs.content": [{"token": "2", "logprob": value, "top_logprobs": [{"token": "2", "logprob": value}]}]}
+        for value in (-1.3122272491455078, logprob)
+    )
+    assert (differences(first, second) == []) is is_same
