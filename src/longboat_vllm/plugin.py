@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from longboat_vllm import media
+from longboat_vllm import media, tool_tokens
 from longboat_vllm.adapters import mend_plain_rows_on_cpu, mend_prompt_logprobs_on_cpu
 from longboat_vllm.expert_groups import mend_expert_groups_on_cpu
 from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
@@ -54,6 +54,7 @@ def register() -> None:
         fork_children()
     resume.install(_log)
     _apply(tell_prefixes)
+    _apply(parse_calls_by_tokens)
     if os.environ.get("VLLM_MEDIA_CONNECTOR") == media.NAME:
         _apply(guard_media)
         _apply(media.resample_by_pyav)
@@ -96,6 +97,11 @@ def end_server_with_its_core() -> None:
 def guard_media() -> None:
     """Let vLLM load media by the rules of the fleet file: see ``media``."""
     media.install()
+
+
+def parse_calls_by_tokens() -> None:
+    """Let some parsers of tool calls say the same words however tokens arrive: see ``tool_tokens``."""
+    tool_tokens.install()
 
 
 def tell_prefixes() -> None:

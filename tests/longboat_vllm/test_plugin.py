@@ -37,6 +37,10 @@ class MessageQueue:
     def create_from_handle(handle, rank):
         buffer = ShmRingBuffer(); socket.connect()
 """
+PARSER = """
+class DelegatingParser:
+    def parse_delta(self, delta_text, delta_token_ids, request, prompt_token_ids=None, *, finished): pass
+"""
 REGISTRY = """
 def _run_in_subprocess(fn): return "elsewhere"
 class _LazyRegisteredModel:
@@ -76,6 +80,9 @@ def fake_vllm(tmp_path: Path) -> Path:
     for place in (folder.parent, folder):
         (place / "__init__.py").write_text("")
     queue_file(package).write_text(QUEUE)
+    (package / "parser").mkdir()
+    (package / "parser" / "__init__.py").write_text("")
+    (package / "parser" / "abstract_parser.py").write_text(PARSER)
     return package
 
 

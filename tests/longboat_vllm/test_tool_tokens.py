@@ -1,0 +1,56 @@
+"""Tests of vLLM's parsers of tool calls that get one token at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from engines.vllm_node import ENGINE_PYTHON, VllmNode
+from longboat_vllm.tool_tokens import pieces
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Tokenizer:
+    """Has one token for each word; 0 is special."""
+
+    words = ("<end>", "row", " the", " boat")
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(self.words[one] for one in ids if one or not skip_special_tokens)
+
+
+@pytest.mark.parametrize(
+    ("ids", "text", "texts"),
+    [
+        ([1, 2, 3], "row the boat", ["row", " the", " boat"]),
+        ([1, 0], "row<end>", ["row", "<end>"]),
+        ([1, 0], "row", ["row", ""]),
+        ([1, 2], "row th", None),  # a stop string may begin there
+    ],
+)
+def test_text_is_divided_where_its_tokens_tell_it(ids: list[int], text: str, texts: list[str] | None) -> None:
+    assert pieces(Tokenizer(), ids, text) == texts
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not ENGINE_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON names no engine environment's Python")
+def test_vllms_parsers_say_the_same_words_at_each_token(vllm_node: VllmNode) -> None:
+    """Without the change, all but Hermes' are unsteady, and DeepSeek's lose the end of the arguments."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [str(ENGINE_PYTHON), str(Path(__file__).with_name("tool_calls_probe.py")), str(vllm_node.tiny), "20"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 4
+    for name, one in found.items():
+        assert one["unsteady"] == 0, (name, one)
+        (end,) = one["end"]
+        words = json.loads(end)
+        assert words["0"][0] == "row"
+        assert json.loads(words["0"][1])["o"] == {"k": True, "m": None}
