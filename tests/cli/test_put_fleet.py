@@ -91,3 +91,14 @@ def test_drain_that_is_always_undone_is_an_error() -> None:
     cluster.rest.put = undone  # type: ignore[method-assign]
     with pytest.raises(ClusterError, match="keeps changing"):
         drain_gateway(cluster)
+
+
+@pytest.mark.parametrize("change", [revoke, drain_gateway, pause])
+def test_no_command_changes_a_fleet_that_is_being_taken_down(change: Callable[[Cluster], None]) -> None:
+    cluster = Cluster()
+    cluster.apps.end_models()
+    ending = controller_values(cluster.apps.all())
+    with pytest.raises(ClusterError, match="being taken down"):
+        change(cluster)
+    cluster.apps.end_models()  # a second command of this kind
+    assert controller_values(cluster.apps.all()) == ending

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from longboat.cli.fleet.down import end_cluster
 from longboat.cli.fleet.teardown import take_down
 from longboat.cli.shared.fleet_end import end_fleet
 from longboat.cluster.fleet.applications import ControllerFailedError
+from longboat.cluster.node.write_turn import writing
 from longboat.cluster.protocol.names import CONTROLLER_APP, CONTROLLER_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 from longboat.core.plan import GangShape, RankResources
@@ -40,6 +43,19 @@ def test_a_fleet_whose_controller_does_not_answer_comes_down(status: str, capsys
     assert set(fleet.serve.apps) == {"theirs"}
     assert fleet.ray.events == ["asked for no nodes", "shut down n1", "killed n1"]
     assert "without its controller" in capsys.readouterr().err
+
+
+def test_a_change_under_way_brings_no_fleet_back_that_is_taken_down() -> None:
+    fleet = session(n1=True)
+    ending = threading.Thread(target=end_fleet, args=(fleet,))
+    with writing():
+        read = [app["deployed_app_config"] for app in fleet.serve.apps.values()]
+        ending.start()
+        time.sleep(0.3)  # in which it would write
+        assert not fleet.serve.puts
+        fleet.serve.put({"applications": read})
+    ending.join(30)
+    assert set(fleet.serve.apps) == {"theirs"}
 
 
 def test_a_daemon_that_does_not_answer_is_ended_and_told(capsys: pytest.CaptureFixture[str]) -> None:

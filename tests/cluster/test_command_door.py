@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from cluster.test_write_turn import Store
+from longboat.cli.shared.quick_session import DaemonMarks
+from longboat.cluster.node import write_turn
+from longboat.cluster.node.answers import Answers
 from longboat.cluster.node.door import CommandDoor
 from longboat.cluster.node.door_client import DoorClient, DoorClosedError, door_path
 from longboat.cluster.protocol.messages import FleetReport, GatewayReport, ModelCount
@@ -105,3 +109,24 @@ async def test_closed_door_says_so_and_leaves_no_socket(run: Path) -> None:
 async def test_door_opens_in_the_place_of_one_whose_daemon_was_killed(run: Path) -> None:
     door_path(run).write_text("")
     assert await _asked(run, "doubled", 2) == 4
+
+
+async def test_marks_of_the_turn_to_write_reach_the_cluster_through_the_door(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    monkeypatch.setattr(write_turn, "ray_marks", lambda: store)
+    door = CommandDoor(run, Answers("n", {}).all)
+    await door.open()
+
+    def turn() -> tuple[set[str], object]:
+        marks = DaemonMarks(DoorClient(run))
+        with write_turn.writing(marks):
+            marks.put("sign", b"1")
+            return set(store.marks), marks.get("sign")
+
+    try:
+        assert await asyncio.to_thread(turn) == ({"writing", "sign"}, b"1")
+        assert set(store.marks) == {"sign"}
+    finally:
+        door.close()

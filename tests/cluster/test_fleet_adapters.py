@@ -28,6 +28,7 @@ from longboat.cluster.gang.adapter_keeper import GRACE_S, entries_for
 from longboat.cluster.gang.revision import revision_of
 from longboat.cluster.node import answers
 from longboat.cluster.node.answers import Answers
+from longboat.cluster.node.write_turn import writing
 from longboat.cluster.preflight.surroundings import UpOptions, checked_plan, this_machine
 from longboat.cluster.protocol.model import WantedAdapter, read_model
 from longboat.cluster.ray.fleet_orders import carry_out
@@ -358,3 +359,10 @@ async def test_a_controller_that_is_late_is_not_called_gone(monkeypatch: pytest.
     monkeypatch.setattr(answers, "_controller", Silent)
     found = await Answers("n", {}).change_fleet({"remove": "a", "timeout_s": 0.01})
     assert (found["status"], found["error"]) == (504, "the fleet's controller did not confirm the change in time")
+
+
+async def test_an_order_that_gets_no_turn_to_write_in_its_time_is_refused_and_not_made_later() -> None:
+    order = {"count": {"model": "m", "verb": "pause", "replicas": None, "by": "x"}, "timeout_s": 0.05}
+    with writing():
+        found = await asyncio.wait_for(carry_out(None, order, "http://127.0.0.1:9"), 30)  # type: ignore[arg-type]
+    assert found["status"] == 503 and "other commands have been changing this fleet" in found["error"]

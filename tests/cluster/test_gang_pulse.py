@@ -36,6 +36,7 @@ class Rank:
     node_rank: int
     life: Life = Life.RUNS
     cpu_s: float = 0.0
+    unacked_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.socket = door_socket("127.0.0.1")
@@ -43,7 +44,8 @@ class Rank:
         self.door = BeatDoor(self.socket, door_word(KEY), self.tell)
 
     def tell(self) -> Beat:
-        return Beat(ranks=(RankBeat(node_rank=self.node_rank, life=self.life, cpu_s=self.cpu_s),))
+        beat = RankBeat(node_rank=self.node_rank, life=self.life, cpu_s=self.cpu_s, unacked_s=self.unacked_s)
+        return Beat(ranks=(beat,))
 
 
 @dataclass
@@ -54,7 +56,7 @@ class Heard:
     def on_beat(self, beat: Beat) -> None:
         self.beats.append(beat)
 
-    def on_reached(self) -> None:
+    def on_reached(self, *, is_refused: bool = False) -> None:
         self.times_reached += 1
 
 
@@ -150,6 +152,13 @@ async def test_a_stopped_rank_is_a_loss(ranks: list[Rank], pulse: GangPulse) -> 
     loss = await asyncio.wait_for(pulse.loss(), DEADLINE_S)
     assert loss.node_rank == 1
     assert "stopped" in loss.reason
+    assert loss.on_request, "a signal stopped it, and no request"
+
+
+async def test_a_gang_whose_ranks_cannot_reach_each_other_ends_on_request(ranks: list[Rank], pulse: GangPulse) -> None:
+    ranks[1].unacked_s = 3.5
+    loss = await asyncio.wait_for(pulse.loss(), DEADLINE_S)
+    assert loss.node_rank == 1 and loss.on_request
 
 
 async def test_a_rank_that_was_asked_to_end_is_left_to_its_agent_s_report(ranks: list[Rank]) -> None:

@@ -10,12 +10,13 @@ import pytest
 from gateway_lab import API_KEY, endpoint, eventually, table
 
 from longboat.core.states import Endpoint, EndpointTable
+from longboat.gateway.upstreams.crash_blame import was_asked_to_end
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.heartbeat.line_server import door_socket
 from longboat.heartbeat.relay import Relay
 from longboat.heartbeat.server import BeatDoor
 from longboat.heartbeat.wire import decode_beat, door_word, encode_beat
-from longboat.routing.health.liveness import Beat, Life, RankBeat
+from longboat.routing.health.liveness import QUIT, Beat, Life, RankBeat
 
 
 class Gang:
@@ -99,8 +100,48 @@ async def test_an_endpoint_that_left_the_table_may_still_say_why(
     await asyncio.sleep(0.3)  # the watch has looked since
     gang.on_request = True
     gang.lives = [Life.ENDED, Life.ENDED]
-    await eventually(lambda: upstream.quits, "its last heartbeat came")
+    await eventually(lambda: upstream.last_word == QUIT, "its last heartbeat came")
     await eventually(lambda: not gang.door.num_clients, "the gateway listens no further")
+
+
+async def test_a_gang_that_was_lost_before_may_still_say_that_it_was_asked_to_end(
+    gang: Gang, make_gateway: Any, make_upstream: Any
+) -> None:
+    _, upstream = await live(make_gateway, make_upstream, gang)
+    gang.lives[0] = Life.STOPPED
+    await eventually(lambda: upstream.lost, "it is lost")
+    asking = asyncio.create_task(was_asked_to_end(upstream, 60.0))
+    await asyncio.sleep(0.6)  # the time in which what was lost with it passes its first steps elsewhere, and a look
+    gang.on_request = True
+    gang.lives = [Life.ENDED, Life.ENDED]
+    assert await asyncio.wait_for(asking, 30)
+
+
+async def test_the_last_heartbeat_holds_though_the_node_of_the_gang_is_out_of_reach_later(
+    gang: Gang, make_gateway: Any, make_upstream: Any
+) -> None:
+    _, upstream = await live(make_gateway, make_upstream, gang)
+    gang.on_request = True
+    gang.lives[1] = Life.ENDED
+    await eventually(lambda: upstream.last_word == QUIT, "its last heartbeat came")
+    gang.on_request = False
+    gang.lives = [Life.RUNS, Life.RUNS]
+    await eventually(lambda: upstream.ready, "another judgement came")
+    assert upstream.last_word == QUIT
+
+
+@pytest.mark.parametrize("is_relayed", [False, True])
+async def test_no_last_heartbeat_is_waited_for_where_its_sender_is_gone(
+    is_relayed: bool, relayed_gang: RelayedGang, make_gateway: Any, make_upstream: Any
+) -> None:
+    gang, engine = relayed_gang, await make_upstream()
+    gang.relay.watch({gang.made(engine).key: gang.made(engine)})
+    gateway = await make_gateway(endpoints=[gang.made(engine)])
+    gateway.state.offer_table("e", gang.table(engine, 2, is_relayed=is_relayed))
+    await eventually(lambda: gang.asked > 2 and (gang.relay.num_clients or not is_relayed), "the gang is heard")
+    (upstream,) = gateway.state.table.upstreams()
+    gang.door.close()
+    assert not await asyncio.wait_for(was_asked_to_end(upstream, 600.0), 30)
 
 
 class RelayedGang(Gang):

@@ -20,8 +20,8 @@ class Listener(Protocol):
     """The receiver of heartbeats."""
 
     def on_beat(self, beat: Beat) -> None: ...
-    def on_reached(self) -> None:
-        """Note that the node replied, even if only by refusing the connection."""
+    def on_reached(self, *, is_refused: bool = False) -> None:
+        """Note that the node replied. is_refused: by refusing the connection"""
 
 
 async def listen(host: str, port: int, word: bytes, listener: Listener) -> None:
@@ -35,7 +35,9 @@ async def listen(host: str, port: int, word: bytes, listener: Listener) -> None:
             await _hear(host, port, word, listener)
         except TimeoutError:
             continue  # the time-out was the pause
-        except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
+        except ConnectionRefusedError:
+            listener.on_reached(is_refused=True)
+        except (ConnectionResetError, BrokenPipeError):
             listener.on_reached()
         except (OSError, ValueError, asyncio.LimitOverrunError):
             pass

@@ -127,5 +127,5 @@ class _Ear:
     def on_beat(self, beat: Beat) -> None:
         self._liveness.hear(beat, self._clock.monotonic_s())
 
-    def on_reached(self) -> None:
-        self._liveness.reach(self._clock.monotonic_s())
+    def on_reached(self, *, is_refused: bool = False) -> None:
+        self._liveness.reach(self._clock.monotonic_s(), is_refused=is_refused)

@@ -11,7 +11,7 @@ from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.heartbeat.relay_wire import Judgements, interval_s, silence_s, write_greeting
 from longboat.heartbeat.wire import MAX_LINE_BYTES, door_word
-from longboat.routing.health.liveness import UNHEARD, Health, Judgement
+from longboat.routing.health.liveness import CUT, UNHEARD, Health, Judgement
 
 __all__ = ("RelayEar", "Relays")
 
@@ -144,7 +144,7 @@ class _Lines:
             self.ended.set_result(None)
 
 
-_CUT: Final = Judgement(health=Health.LOST, cause="cut", detail="its node does not answer")
+_CUT: Final = Judgement(health=Health.LOST, cause=CUT, detail="its node does not answer")
 
 
 class Relays:

@@ -15,7 +15,6 @@ from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same
 from longboat.cli.shared.interrupts import interrupt_deferred
 from longboat.cli.shared.spinner import waiting
 from longboat.cluster.counts.by_hand import Hold, read_holds
-from longboat.cluster.fleet.change_turns import until_written, writing
 from longboat.cluster.fleet.deployed import ENDING, controller_values
 from longboat.cluster.fleet.rollout_values import is_in_force, values_since, with_rollouts
 from longboat.cluster.fleet.serve_config import (
@@ -26,6 +25,7 @@ from longboat.cluster.fleet.serve_config import (
     serve_document,
 )
 from longboat.cluster.fleet.started import STARTED, StartedModel, check_started, started_lines, with_started
+from longboat.cluster.node.write_turn import until_written
 from longboat.cluster.preflight.knowledge import Basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan, inspect_here
 from longboat.cluster.ray.key_changes import fleet_key_book, keys_locked, keys_path
@@ -149,7 +149,8 @@ def put_fleet(
     asks_for_keys = wanted.fleet.gateway.auth == "keys"
 
     def attempt() -> dict[str, str] | None:
-        with writing(), interrupt_deferred():  # Serve carries out the document even if interrupted: undo after it
+        # Serve carries out the document even if interrupted: undo after it
+        with session.writing(), interrupt_deferred():
             told = with_started(values_since(controller_values(session.apps.all()), ended), started)
             deployed = session.apps.deployed_models()
             if base is None and not wanted.end_started:

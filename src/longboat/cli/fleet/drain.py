@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longboat.cli.shared.cluster_at_hand import connect
-from longboat.cluster.fleet.change_turns import until_written, writing
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
+from longboat.cluster.node.write_turn import until_written
 from longboat.cluster.ray.drain import drain_node
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import Phase
@@ -106,7 +106,7 @@ def _change(session: Session, change: Callable[[Drains], Drains]) -> None:
     """
 
     def attempt() -> Drains | None:
-        with writing():
+        with session.writing():
             apps = session.apps.all()
             values = controller_values(apps)
             drains = change(read_drains(values))

@@ -105,9 +105,9 @@ def connect() -> Session:
 
 def explained(error: LongboatError) -> LongboatError:
     """Return an error that says what this machine is, where the cluster's dashboard does not answer."""
-    from longboat.cluster.fleet.serve_rest import DashboardAwayError
+    from longboat.cluster.node.write_turn import HeadAwayError
 
-    return _explained(error) if isinstance(error, DashboardAwayError) else error
+    return _explained(error) if isinstance(error, HeadAwayError) else error
 
 
 def _explained(error: ClusterError) -> ClusterError:

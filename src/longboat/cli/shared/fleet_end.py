@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from longboat.core.errors import ClusterError
 
@@ -19,21 +21,34 @@ def end_fleet(session: Session | QuickSession) -> None:
 
     A controller that does not answer is ended anyway. Raises ClusterError when Serve does not answer.
     """
-    others = session.apps.foreign()
-    trouble = _end_by_controller(session, others)
+    trouble = _end_by_controller(session)
     try:
-        session.rest.put({"proxy_location": "Disabled", "applications": others})
+        with _turn(session) if trouble else contextlib.nullcontext():  # commands refuse to change a fleet that ends
+            session.apps.end_all()
         session.apps.wait_gone(session.end_unplaced if trouble else lambda: None)
     finally:
         if trouble:  # only now, since a controller that lives would start daemons, and ask for nodes, again
             _end_rest(session, trouble)
 
 
-def _end_by_controller(session: Session | QuickSession, others: list[dict[str, Any]]) -> str:
+@contextlib.contextmanager
+def _turn(session: Session | QuickSession) -> Iterator[None]:
+    """Hold the turn to write: no command that read the fleet before may write it back. Go on where it cannot be had."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(session.writing())
+        except ClusterError as error:
+            print(f"warning: the fleet ends beside other changes of it ({error.message})", file=sys.stderr, flush=True)
+        yield
+
+
+def _end_by_controller(session: Session | QuickSession) -> str:
     """End the fleet in order; return why that failed, empty where it did not."""
     try:
         session.apps.check_controller()
-        session.apps.end_models(others, session.end_unplaced)
+        with _turn(session):
+            session.apps.end_models()
+        session.apps.wait_models_gone(session.end_unplaced)
         session.end_nodes()
     except ClusterError as error:
         return error.message

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.fleet.applications import CONTROLLER_RESTARTS
 from longboat.cluster.host.cluster_token import cluster_token
 from longboat.cluster.node.door_client import DoorClient, DoorClosedError
+from longboat.cluster.node.write_turn import writing
 from longboat.cluster.ray.fleet_view import FleetView
 from longboat.core.errors import ClusterError
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from longboat.cluster.ray.session import Session
     from longboat.core.topology import Node
 
-__all__ = ("QuickSession",)
+__all__ = ("DaemonMarks", "QuickSession")
 
 _END_NODES_S = 40.0
 
@@ -40,6 +42,10 @@ class QuickSession(FleetView):
         super().__init__(env["RAY_ADDRESS"], str(found["dashboard"]), token)
         # Seconds since this node heard the controller; None: an older daemon does not say it.
         self.heard_s: float | None = found.get("heard_s")
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the turn to write the fleet's document, by marks that this node's daemon sets."""
+        return writing(DaemonMarks(self._door))
 
     def report(self) -> FleetReport | None:
         """Return the controller's report. Raises ClusterError when it does not answer."""
@@ -101,3 +107,23 @@ class QuickSession(FleetView):
         """Ask Ray's autoscaler for nothing any more, without a controller; returns why that failed, empty otherwise."""
         with self._whole() as session:
             return session.need_no_nodes()
+
+
+class DaemonMarks:
+    """The cluster's marks, through this node's daemon."""
+
+    def __init__(self, door: DoorClient) -> None:
+        self._door = door
+
+    def add(self, name: str, value: bytes) -> bool:
+        return bool(self._door.ask("mark", "add", name, value.decode()))
+
+    def put(self, name: str, value: bytes) -> None:
+        self._door.ask("mark", "put", name, value.decode())
+
+    def get(self, name: str) -> bytes | None:
+        found = self._door.ask("mark", "get", name)
+        return None if found is None else str(found).encode()
+
+    def remove(self, name: str) -> None:
+        self._door.ask("mark", "remove", name)

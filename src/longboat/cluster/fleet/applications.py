@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from longboat.cluster.fleet.deployed import ENDING, controller_values, counts_in_force, document_with, is_ours
+from longboat.cluster.fleet.deployed import (
+    ENDING,
+    Applications,
+    controller_values,
+    counts_in_force,
+    document_with,
+    is_ours,
+)
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX
 from longboat.core.errors import ClusterError
@@ -57,12 +64,7 @@ class ServeApplications:
 
     def foreign(self) -> list[dict[str, Any]]:
         """Return the declared configuration of applications that are not Longboat's."""
-        apps = self.all()
-        return [
-            app["deployed_app_config"]
-            for name, app in apps.items()
-            if not is_ours(name) and app.get("deployed_app_config") and app.get("status") != "DELETING"
-        ]
+        return _foreign(self.all())
 
     def has_taken_over(self, report: FleetReport | None, document: str) -> bool:
         """Return whether the controller has ``document``, or what another command put in its place since."""
@@ -94,16 +96,18 @@ class ServeApplications:
             if name.startswith(MODEL_APP_PREFIX) and app.get("status") == "DEPLOY_FAILED"
         }
 
-    def end_models(
-        self, others: list[dict[str, Any]], end_unplaced: Callable[[], None], timeout_s: float = 90.0
-    ) -> None:
-        """End the applications of all models, and wait until they are gone; the controller stays.
-
-        end_unplaced: ends replicas that never had a place, for which Serve waits
-        """
+    def end_models(self) -> None:
+        """Have Serve end the applications of all models. The controller stays; commands refuse to change it then."""
         apps = self.all()
-        kept = [*others, *_controller_that_ends(apps)]
+        kept = [*_foreign(apps), *_controller_that_ends(apps)]
         self._rest.put({"proxy_location": "Disabled", "applications": kept})
+
+    def end_all(self) -> None:
+        """Have Serve end all that is Longboat's."""
+        self._rest.put({"proxy_location": "Disabled", "applications": self.foreign()})
+
+    def wait_models_gone(self, end_unplaced: Callable[[], None], timeout_s: float = 90.0) -> None:
+        """Wait until no model is deployed. end_unplaced: ends replicas that never had a place, for which Serve waits"""
         self._wait_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX), end_unplaced)
 
     def wait_gone(self, end_unplaced: Callable[[], None], timeout_s: float = 90.0) -> None:
@@ -125,10 +129,18 @@ class ServeApplications:
             time.sleep(GONE_EVERY_S)
 
 
+def _foreign(apps: Applications) -> list[dict[str, Any]]:
+    return [
+        app["deployed_app_config"]
+        for name, app in apps.items()
+        if not is_ours(name) and app.get("deployed_app_config") and app.get("status") != "DELETING"
+    ]
+
+
 def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the controller's application with no model that stays: replicas then wait only briefly for answers."""
     if values := controller_values(apps):
-        document = document_with(apps, {**values, "updates": {}, "rollouts": {}, ENDING: True})
+        document = document_with(apps, {**values, "updates": {}, "rollouts": {}, ENDING: True}, ends=True)
         return [app for app in document["applications"] if app["name"] == CONTROLLER_APP]
     app = apps.get(CONTROLLER_APP, {}).get("deployed_app_config")
     return [app] if app else []

@@ -214,10 +214,10 @@ class FleetController:
 
 
 def _carry_out(step: Step, dashboard: str) -> None:
-    from longboat.cluster.fleet.change_turns import writing
     from longboat.cluster.fleet.rollout_values import document_after
     from longboat.cluster.fleet.serve_rest import ServeRest
     from longboat.cluster.host.cluster_token import cluster_token
+    from longboat.cluster.node.write_turn import writing
 
     rest = ServeRest(dashboard, cluster_token(os.environ, Path.home()))
     with writing():

@@ -107,14 +107,20 @@ def document_with(
     apps: Applications,
     values: Mapping[str, Any],
     changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    *,
+    ends: bool = False,
 ) -> dict[str, Any]:
     """Return the document that gives the controller ``values``, restarts nothing, and leaves all else as it is.
 
-    changed: application → what it is to be instead
-    Raises ClusterError where no fleet is up.
+    changed: application → what it is to be instead; ends: it is the document by which the fleet is taken down
+    Raises ClusterError where no fleet is up, or it is being taken down.
     """
-    if not controller_values(apps):
+    running = controller_values(apps)
+    if not running:
         raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+    if running.get(ENDING) and not ends:
+        hint = "once it is down, longboat up FILE starts one; longboat down ends one of which a part is left"
+        raise ClusterError("this fleet is being taken down", hint=hint)
     controller = {
         **apps[CONTROLLER_APP]["deployed_app_config"],
         "deployments": [{"name": CONTROLLER_DEPLOYMENT, "user_config": dict(values)}],

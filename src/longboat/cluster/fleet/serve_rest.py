@@ -6,6 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from longboat.cluster.node.write_turn import HeadAwayError
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 
@@ -17,7 +18,7 @@ _REFUSED = (401, 403)
 _FIRST_ERROR = 400
 
 
-class DashboardAwayError(ClusterError):
+class DashboardAwayError(HeadAwayError):
     """The dashboard does not answer: the head is away, or has just been started."""
 
 

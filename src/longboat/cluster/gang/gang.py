@@ -181,7 +181,7 @@ class Gang:
                 silent_s = time.monotonic() - heard_at_s
                 if silent_s > AGENT_SILENCE_S:
                     why = f"its agent did not answer for {silent_s:.0f} s ({type(error).__name__})"
-                    return RankLoss(node_rank=node_rank, reason=why)
+                    return RankLoss(node_rank=node_rank, reason=why, on_request=True)
             else:
                 if self.ranks and not health.alive:
                     return RankLoss(node_rank=node_rank, reason="it is not alive any more")

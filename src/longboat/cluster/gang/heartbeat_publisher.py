@@ -16,7 +16,19 @@ from longboat.heartbeat.line_server import door_socket
 from longboat.heartbeat.listener import listen
 from longboat.heartbeat.server import BeatDoor
 from longboat.heartbeat.wire import BEAT_EVERY_S, door_word
-from longboat.routing.health.liveness import QUIT, Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
+from longboat.routing.health.liveness import (
+    CUT,
+    ENDED,
+    QUIT,
+    STOPPED,
+    Beat,
+    Health,
+    Life,
+    Liveness,
+    LivenessLimits,
+    RankBeat,
+    Silence,
+)
 from longboat.telemetry import logger
 
 __all__ = ("DOOR", "GangPulse", "OwnBeat")
@@ -96,8 +108,10 @@ class GangPulse:
         self._judged_s = now_s
         self._liveness.hear(beat, now_s)
         judged = self._liveness.judge(now_s)
-        if judged.health is Health.LOST and judged.cause not in ("ended", QUIT) and not self._lost.done():
-            self._lost.set_result(RankLoss(node_rank=judged.node_rank or 0, reason=judged.detail))
+        if judged.health is Health.LOST and judged.cause not in (ENDED, QUIT) and not self._lost.done():
+            is_outside = judged.cause in (CUT, STOPPED)
+            loss = RankLoss(node_rank=judged.node_rank or 0, reason=judged.detail, on_request=is_outside)
+            self._lost.set_result(loss)
         return beat
 
     def close(self) -> None:
@@ -136,7 +150,7 @@ class _RankEar:
             if rank.node_rank == self._last.node_rank:
                 self._last = rank
 
-    def on_reached(self) -> None:
+    def on_reached(self, *, is_refused: bool = False) -> None:
         self._reached.hear(time.monotonic())
 
     def told(self, now_s: float) -> RankBeat:

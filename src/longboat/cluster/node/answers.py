@@ -46,6 +46,7 @@ class Answers:
             "gateways": self.gateways,
             "change_fleet": self.change_fleet,
             "node": self.node,
+            "mark": self.mark,
         }
 
     async def cluster(self) -> dict[str, str | float]:
@@ -91,6 +92,10 @@ class Answers:
 
         return [dict(node) for node in await asyncio.to_thread(ray.nodes)]
 
+    async def mark(self, verb: str, name: str, value: str = "") -> bool | str | None:
+        """Add, put, get or remove a mark of the turn to write. Raises ClusterError where the head is away."""
+        return await asyncio.to_thread(_mark, verb, name, value)
+
     async def gateways(self) -> list[dict[str, str]]:
         """Return each node's gateway, for Prometheus. Raises ClusterError where the controller does not answer."""
         report = await self._ask_controller("report", _CONTROLLER_S)
@@ -104,6 +109,24 @@ class Answers:
             return await self._own[method](*args)
         daemon = await asyncio.to_thread(_daemon, node_id)
         return await asyncio.wait_for(getattr(daemon, method).remote(*args), _NODE_S)
+
+
+def _mark(verb: str, name: str, value: str) -> bool | str | None:
+    from longboat.cluster.node.write_turn import ray_marks
+
+    marks = ray_marks()
+    if marks is None:
+        raise ClusterError("this node's daemon has no connection to the cluster")
+    match verb:
+        case "add":
+            return marks.add(name, value.encode())
+        case "put":
+            marks.put(name, value.encode())
+        case "remove":
+            marks.remove(name)
+        case _:
+            return None if (found := marks.get(name)) is None else found.decode()
+    return None
 
 
 def _controller() -> Any:

@@ -67,7 +67,7 @@ class RankLoss:
     node_rank: int
     reason: str
     log_tail: tuple[str, ...] = ()
-    on_request: bool = False  # it was asked to end, so that no request is to blame
+    on_request: bool = False  # it was asked to end, or must end for a cause outside it: no request is to blame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

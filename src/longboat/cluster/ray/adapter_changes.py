@@ -15,8 +15,8 @@ from longboat.cluster.fleet.adapters import (
     without_adapter,
     without_adapters,
 )
-from longboat.cluster.fleet.change_turns import until_written, writing
 from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.node.write_turn import until_written
 from longboat.cluster.preflight.adapters import adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest
 from longboat.cluster.preflight.knowledge import built_in_basis, shape_of
@@ -26,6 +26,8 @@ from longboat.spec.types.adapters import AdapterSpec
 from longboat.spec.types.source import is_local_path, name_from_source
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from longboat.catalog.shape.model_shape import ModelShape
     from longboat.cluster.fleet.applications import ServeApplications
     from longboat.cluster.fleet.serve_rest import ServeRest
@@ -45,6 +47,7 @@ class AdapterSession(Protocol):
     def apps(self) -> ServeApplications: ...
     @property
     def rest(self) -> ServeRest: ...
+    def writing(self) -> AbstractContextManager[None]: ...
     def nodes(self) -> tuple[Node, ...]: ...
     def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]: ...
     def try_report(self) -> FleetReport | None: ...
@@ -129,7 +132,7 @@ def _write(session: AdapterSession, text: str, fleet: Fleet) -> str | None:
 
     text: of the running fleet from which ``fleet`` was made; nodes were asked since then
     """
-    with writing():
+    with session.writing():
         apps = session.apps.all()
         values = controller_values(apps)
         if values.get("text") != text:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from longboat.cluster.counts.by_hand import HOLDS, Hold, checked_hold, read_holds, values_with_hold
 from longboat.cluster.fleet.adapters import running_fleet
-from longboat.cluster.fleet.change_turns import until_written, writing
 from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.node.write_turn import until_written
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.spec.scaling import scaled_models
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from longboat.cluster.fleet.applications import ServeApplications
     from longboat.cluster.fleet.serve_rest import ServeRest
 
@@ -29,6 +31,7 @@ class CountSession(Protocol):
     def apps(self) -> ServeApplications: ...
     @property
     def rest(self) -> ServeRest: ...
+    def writing(self) -> AbstractContextManager[None]: ...
 
 
 def change_hold(session: CountSession, model: str, verb: Verb, *, asked: int | None = None, by: str) -> Hold:
@@ -40,7 +43,7 @@ def change_hold(session: CountSession, model: str, verb: Verb, *, asked: int | N
     """
 
     def attempt() -> Hold | None:
-        with writing():
+        with session.writing():
             apps = session.apps.all()
             values = controller_values(apps)
             if not values:

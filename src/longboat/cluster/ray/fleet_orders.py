@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from longboat.cluster.fleet.adapters import running_fleet
 from longboat.cluster.fleet.applications import ServeApplications
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.host.cluster_token import cluster_token
+from longboat.cluster.node.write_turn import writing
 from longboat.cluster.protocol.node_entry import read_node
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 from longboat.telemetry import logger
@@ -52,6 +54,10 @@ class ControllerSession:
         self._report = report
         self._loop = loop
         self._deadline_s = time.monotonic() + timeout_s
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the turn to write the document. Raises ClusterError where it is not free in the change's time."""
+        return writing(wait_s=self._left_s())
 
     def nodes(self) -> tuple[Node, ...]:
         """Return all nodes that are alive."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
 from longboat.cluster.fleet.applications import CONTROLLER_HINT, ControllerFailedError, ServeApplications
 from longboat.cluster.fleet.serve_rest import ServeRest
+from longboat.cluster.node.write_turn import writing
 from longboat.core.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ class FleetView(ABC):
 
     def __exit__(self, *_: object) -> None:  # noqa: B027
         """Close the connection, where there is one."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the turn to write the fleet's document. Raises ClusterError where others keep it."""
+        return writing()
 
     @abstractmethod
     def report(self) -> FleetReport | None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longboat.cluster.fleet.change_turns import until_written, writing
 from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
+from longboat.cluster.node.write_turn import until_written
 from longboat.cluster.protocol.messages import keys_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.policy import KeyRecord
@@ -20,6 +20,8 @@ from longboat.spec.files.keys_file import KeyBook, load_keys, new_salt, save_key
 from longboat.telemetry import logger
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from longboat.cluster.fleet.applications import ServeApplications
     from longboat.cluster.fleet.serve_rest import ServeRest
     from longboat.cluster.protocol.messages import FleetReport
@@ -53,6 +55,7 @@ class KeySession(Protocol):
     def apps(self) -> ServeApplications: ...
     @property
     def rest(self) -> ServeRest: ...
+    def writing(self) -> AbstractContextManager[None]: ...
     def try_report(self) -> FleetReport | None: ...
 
 
@@ -126,7 +129,7 @@ def change_keys(session: KeySession, change: Callable[[KeyBook], KeyBook]) -> Ke
     fleet = str(_running_values(session)["fleet"])
 
     def attempt() -> KeyBook | None:
-        with writing():
+        with session.writing():
             apps = session.apps.all()
             values = controller_values(apps)
             book = change(key_book_in(values) or KeyBook(salt=new_salt()))

@@ -9,6 +9,7 @@ from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.gateway.http.message import ask
 from longboat.gateway.http.request import request_digest
+from longboat.routing.health.liveness import QUIT
 from longboat.routing.health.poison import PoisonList, request_to_blame
 from longboat.telemetry import Guard, logger
 
@@ -26,7 +27,7 @@ _DYING_S = 0.1  # a process that was killed still takes connections for a moment
 _MANY_DIE_S = 0.25  # engines that die within this time of each other have another cause than a request
 _ONE_DEATH_S = 1.0  # all connections of a dead engine end within this time
 _QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
-_LOOK_EVERY_S, _LAST_BEAT_LOOKS = 0.1, 17  # two seconds in all: a node that answers no more is found within that time
+_LOOK_EVERY_S, _LAST_BEAT_S = 0.1, 2.0  # a node that answers no more is found within that time
 
 
 class CrashBlame:
@@ -88,14 +89,14 @@ async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
             writer.transport.abort()
 
 
-async def was_asked_to_end(upstream: Upstream) -> bool:
-    """Return whether a dead engine's last heartbeat says that it was asked to end. Wait a while for it."""
+async def was_asked_to_end(upstream: Upstream, patience_s: float = _LAST_BEAT_S) -> bool:
+    """Return whether a dead engine's last heartbeat says that it was asked to end. Wait while one may come."""
     await asyncio.sleep(_QUARANTINE_S)
-    for _ in range(_LAST_BEAT_LOOKS):
-        if not upstream.beats or upstream.lost:
+    for _ in range(round((patience_s - _QUARANTINE_S) / _LOOK_EVERY_S)):
+        if not upstream.beats or upstream.last_word:
             break
         await asyncio.sleep(_LOOK_EVERY_S)
-    return upstream.quits
+    return upstream.last_word == QUIT
 
 
 async def until_answers(upstream: Upstream) -> None:

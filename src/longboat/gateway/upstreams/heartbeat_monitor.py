@@ -12,7 +12,7 @@ from longboat.heartbeat.listener import listen
 from longboat.heartbeat.relay_listener import Relays
 from longboat.heartbeat.relay_wire import ALIVE
 from longboat.heartbeat.wire import door_word
-from longboat.routing.health.liveness import QUIT, UNHEARD, Beat, Health, Judgement, Liveness, LivenessLimits
+from longboat.routing.health.liveness import ENDED, QUIT, UNHEARD, Beat, Health, Judgement, Liveness, LivenessLimits
 from longboat.telemetry import Guard, logger
 
 __all__ = ("follow_beats",)
@@ -122,9 +122,10 @@ def _tell_found(table: LiveTable, upstream: Upstream) -> None:
 
 def _apply(upstream: Upstream, judgement: Judgement) -> None:
     """Do what follows from a judgement."""
+    if upstream.last_word not in (QUIT, ENDED):
+        upstream.last_word = judgement.cause if judgement.is_last_word else ""
     if judgement.takes_nothing:
         is_lost = judgement.health is Health.LOST
-        upstream.quits = judgement.cause == QUIT
         if not upstream.lost or (is_lost and not upstream.is_moved):
             log.warning("%s is %s: %s", upstream.key, judgement.health.value, _words(judgement))
             upstream.mark_down(_words(judgement), moves=is_lost)
@@ -154,8 +155,8 @@ class _Ear:
     def on_beat(self, beat: Beat) -> None:
         self._liveness.hear(beat, self._clock.monotonic_s())
 
-    def on_reached(self) -> None:
-        self._liveness.reach(self._clock.monotonic_s())
+    def on_reached(self, *, is_refused: bool = False) -> None:
+        self._liveness.reach(self._clock.monotonic_s(), is_refused=is_refused)
 
     def judge(self, now_s: float) -> Judgement:
         judged = self._liveness.judge(now_s)

@@ -66,12 +66,12 @@ class Upstream(RoutedEndpoint):  # size: one flat record, because each choice of
         "idle_s",
         "is_moved",
         "key",
+        "last_word",
         "leaving",
         "limits",
         "lost",
         "model",
         "pace",
-        "quits",
         "ready",
         "relay",
         "replica",
@@ -120,7 +120,7 @@ class Upstream(RoutedEndpoint):  # size: one flat record, because each choice of
         self.ejected = False  # much slower than its siblings
         self.gone = False  # it left the table
         self.is_moved = False  # it is lost, and its streams moved
-        self.quits = False  # it is lost because its engine was asked to end
+        self.last_word = ""  # how its gang ended, or why no heartbeat will say so; empty: one may
         self.connections = IdleConnections(self.target, limits.connect_timeout_s, address)
         self._doubted = False
         self.adapters = endpoint.adapters  # that it serves → revision of their contents

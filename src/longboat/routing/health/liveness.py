@@ -7,7 +7,10 @@ import math
 from dataclasses import dataclass
 
 __all__ = (
+    "CUT",
+    "ENDED",
     "QUIT",
+    "STOPPED",
     "UNHEARD",
     "Beat",
     "Health",
@@ -22,8 +25,13 @@ __all__ = (
 _PAUSE_S = 0.5
 """A listener that last looked this long ago was not running itself: unread beats may be waiting for it."""
 
-QUIT = "quit"
-"""Cause of the judgement about a gang that ended because it was asked to."""
+QUIT, ENDED = "quit", "ended"
+"""Causes of the judgements about a gang that ended because it was asked to, and about one that ended otherwise."""
+
+CUT, STOPPED = "cut", "stopped"
+"""Causes that lie outside an engine: no packet arrives, or a signal stopped a process."""
+
+_REFUSED = "refused"
 
 _CPU_STEP_S = 2.0
 """This much more CPU time in a gang counts as work. An idle engine that answers probes needs less in ``hang_s``."""
@@ -100,6 +108,11 @@ class Judgement:
         """Whether no new request may go there."""
         return self.health in (Health.SILENT, Health.LOST)
 
+    @property
+    def is_last_word(self) -> bool:
+        """Whether it says how the gang ended, or no later heartbeat can: its sender is gone, or out of reach."""
+        return self.cause in (QUIT, ENDED, _REFUSED) or (self.cause == CUT and self.node_rank is None)
+
 
 _ALIVE = Judgement(health=Health.ALIVE)
 UNHEARD = Judgement(health=Health.ALIVE, cause="unheard", detail="no heartbeat yet")
@@ -135,6 +148,7 @@ class Liveness:
         "_beat",
         "_cpu_mark_s",
         "_hung_s",
+        "_is_refused",
         "_limits",
         "_progress_s",
         "_reached",
@@ -153,6 +167,7 @@ class Liveness:
         self._cpu_mark_s = 0.0
         self._progress_s = now_s
         self._hung_s = 0.0
+        self._is_refused = False
 
     @property
     def beat(self) -> Beat | None:
@@ -163,15 +178,19 @@ class Liveness:
         """Take in a beat."""
         if self._beat is None:
             self._progress_s = now_s
-        self._beat = beat
+        self._beat, self._is_refused = beat, False
         self._silence.hear(now_s)
         self._reached.hear(now_s)
         self._stops = {r.node_rank: self._stops.get(r.node_rank, 0) + 1 for r in beat.ranks if r.life is Life.STOPPED}
         self._follow_progress(beat, now_s)
 
-    def reach(self, now_s: float) -> None:
-        """Note that the gang's node answered, if only by refusing: the path to it works."""
+    def reach(self, now_s: float, *, is_refused: bool = False) -> None:
+        """Note that the gang's node answered: the path to it works.
+
+        is_refused: by refusing a connection, as it does when the sender of the gang's heartbeats is gone
+        """
         self._reached.hear(now_s)
+        self._is_refused = is_refused
 
     def judge(self, now_s: float) -> Judgement:
         """Judge the gang now. Call several times a second."""
@@ -179,7 +198,7 @@ class Liveness:
         if self._beat is None:
             return UNHEARD
         if unreached_s > self._limits.unreached_s:
-            return _lost("cut", f"its node has not answered for {unreached_s:.1f} s")
+            return _lost(CUT, f"its node has not answered for {unreached_s:.1f} s")
         found = self._judge_ranks(self._beat)
         if found is not None:
             return found
@@ -189,6 +208,8 @@ class Liveness:
             )
         if silent_s > self._limits.silent_s:
             return Judgement(health=Health.SILENT, cause="silent", detail=f"no heartbeat for {silent_s:.1f} s")
+        if self._is_refused:
+            return Judgement(health=Health.DOUBTFUL, cause=_REFUSED, detail="the sender of its heartbeats is gone")
         if silent_s > self._limits.doubt_s:
             return Judgement(health=Health.DOUBTFUL, cause="silent", detail=f"no heartbeat for {silent_s:.1f} s")
         return _ALIVE
@@ -199,16 +220,16 @@ class Liveness:
             first = min(ended, key=lambda rank: rank.on_request)  # ranks are stopped because another one crashed
             if first.on_request:
                 return _lost(QUIT, "its process was asked to end", first.node_rank)
-            return _lost("ended", "its process has ended", first.node_rank)
+            return _lost(ENDED, "its process has ended", first.node_rank)
         for rank in beat.ranks:
             number = rank.node_rank
             if self._stops.get(number, 0) >= self._limits.stopped_beats:
-                return _lost("stopped", "one of its processes is stopped", number)
+                return _lost(STOPPED, "one of its processes is stopped", number)
             if rank.unreached_s > self._limits.unreached_s:
-                return _lost("cut", f"its node has not answered for {rank.unreached_s:.1f} s", number)
+                return _lost(CUT, f"its node has not answered for {rank.unreached_s:.1f} s", number)
             if rank.unacked_s > self._limits.unacked_s:
                 what = f"its connection with {rank.unacked_by} has had no acknowledgement for {rank.unacked_s:.1f} s"
-                return _lost("cut", what, number)
+                return _lost(CUT, what, number)
         return None
 
     def _follow_progress(self, beat: Beat, now_s: float) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 
 import pytest
 
-from longboat.cluster.fleet import change_turns
-from longboat.cluster.fleet.change_turns import writing
 from longboat.cluster.fleet.serve_rest import DashboardAwayError
+from longboat.cluster.node import write_turn
+from longboat.cluster.node.write_turn import writing
 from longboat.core.errors import ClusterError
 
 
@@ -30,6 +29,10 @@ class Store:
             is_new = self.marks.setdefault(name, value) is value
             return is_new and not self.loses_replies
 
+    def put(self, name: str, value: bytes) -> None:
+        self._check()
+        self.marks[name] = value
+
     def get(self, name: str) -> bytes | None:
         self._check()
         return self.marks.get(name)
@@ -47,9 +50,9 @@ class Store:
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     """One store, and threads that stand for processes: they share no lock."""
     store = Store()
-    monkeypatch.setattr(change_turns, "_HERE", nullcontext())
-    monkeypatch.setattr(change_turns, "_marks", lambda: store)
-    monkeypatch.setattr(change_turns, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(write_turn, "_HERE", threading.Semaphore(100))
+    monkeypatch.setattr(write_turn, "ray_marks", lambda: store)
+    monkeypatch.setattr(write_turn, "LOOK_EVERY_S", 0.001)
     return store
 
 
@@ -70,7 +73,7 @@ def test_no_process_undoes_the_change_of_another_one(store: Store) -> None:
 
 
 def test_the_turn_of_a_process_that_died_ends_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_turns, "LEASE_S", 1.0)
+    monkeypatch.setattr(write_turn, "LEASE_S", 1.0)
     store.marks["writing"] = b"dead"
     document = [0]
     with ThreadPoolExecutor(8) as pool:
@@ -82,7 +85,7 @@ def test_the_turn_of_a_process_that_died_ends_once(store: Store, monkeypatch: py
 def test_a_head_that_goes_away_while_a_turn_is_ended_keeps_no_one_out(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_turns, "LEASE_S", 0.1)
+    monkeypatch.setattr(write_turn, "LEASE_S", 0.1)
     store.marks["writing"] = b"dead"
     remove, calls = store.remove, []
 
@@ -113,10 +116,9 @@ def test_a_mark_whose_reply_was_lost_is_the_own_one(store: Store) -> None:
     assert not store.marks
 
 
-def test_others_that_keep_the_turn_are_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_turns, "WAIT_S", 0.05)
+def test_others_that_keep_the_turn_are_an_error(store: Store) -> None:
     store.marks["writing"] = b"another"
-    with pytest.raises(ClusterError, match="other commands have been changing this fleet"), writing():
+    with pytest.raises(ClusterError, match="other commands have been changing this fleet"), writing(wait_s=0.05):
         pass
     assert store.marks == {"writing": b"another"}
 
@@ -133,3 +135,27 @@ def test_a_process_without_ray_has_the_turn_among_its_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(changed, [document] * 8))
     assert document == [8]
+
+
+def test_a_slow_writer_keeps_its_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives signs of life, for as long as it writes; one that died gives none."""
+    monkeypatch.setattr(write_turn, "LEASE_S", 0.5)
+    monkeypatch.setattr(write_turn, "RENEW_S", 0.02)
+    with writing():
+        with pytest.raises(ClusterError, match="other commands"), writing(wait_s=2.0):
+            pass
+        assert len(store.marks) == 2
+    assert not store.marks
+
+
+def test_a_writer_that_dies_after_signs_of_life_loses_its_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_turn, "LEASE_S", 0.1)
+    store.marks |= {"writing": b"dead", "writing dead lives": b"7"}
+    with writing(wait_s=30.0):
+        assert set(store.marks) == {"writing"}
+    assert not store.marks
+
+
+def test_a_thread_waits_for_another_one_only_as_long_as_it_may() -> None:
+    with writing(), pytest.raises(ClusterError, match="for 0 s"), writing(wait_s=0.0):
+        pass

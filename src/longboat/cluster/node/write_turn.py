@@ -1,0 +1,209 @@
+"""The turn to write the document of the fleet, which one thread in the cluster has at a time.
+
+A document is written whole, and Serve takes any: a change that was read before another one was written would undo it.
+The turn is a mark in the store of Ray, which commands without Ray reach through the node daemon. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from longboat.cluster.protocol.names import NAMESPACE
+from longboat.core.errors import ClusterError
+from longboat.telemetry import logger
+
+__all__ = ("HeadAwayError", "Marks", "ray_marks", "until_written", "writing")
+
+LEASE_S = 15.0
+"""A writer that gives no sign of life for this long died."""
+RENEW_S = 2.0
+"""Between two signs of life. A write takes a second or two, so that most give none."""
+WAIT_S = 90.0
+LOOK_EVERY_S = 0.05
+_MARK = "writing"
+_TRIES = 3
+_HERE = threading.Lock()
+_Result = TypeVar("_Result")
+log = logger("writing")
+
+
+class HeadAwayError(ClusterError):
+    """The head, or a part of it, does not answer."""
+
+
+class Marks(Protocol):
+    """Marks that all processes of the cluster see. Each method raises ClusterError where the store is away."""
+
+    def add(self, name: str, value: bytes) -> bool:
+        """Return True where it was added, False where there is one of this name."""
+
+    def put(self, name: str, value: bytes) -> None:
+        """Add a mark, or replace it."""
+
+    def get(self, name: str) -> bytes | None:
+        """Return the value of a mark; None where there is none."""
+
+    def remove(self, name: str) -> None:
+        """Remove a mark."""
+
+
+@contextlib.contextmanager
+def writing(marks: Marks | None = None, wait_s: float = WAIT_S) -> Iterator[None]:
+    """Hold the turn from reading Serve's applications until what was written is read back, and never for a longer wait.
+
+    marks: None: those of Ray. A process without a connection to Ray has the turn among its own threads only
+    wait_s: longest wait for the turn
+
+    Raises ClusterError where others keep the turn, or the head is away.
+    """
+    end_s = time.monotonic() + wait_s
+    if not _HERE.acquire(timeout=wait_s):
+        raise _busy(wait_s)
+    try:
+        marks = marks or ray_marks()
+        with contextlib.nullcontext() if marks is None else _turn(marks, end_s, wait_s):
+            yield
+    finally:
+        _HERE.release()
+
+
+def until_written(attempt: Callable[[], _Result | None], what: str = "this fleet") -> _Result:
+    """Return what ``attempt`` returns once its write holds.
+
+    attempt: reads the document, writes it changed, and reads it back; None: another command's document won
+    what: is changed, for the error
+
+    Raises ClusterError where another command wins each time.
+    """
+    for _ in range(_TRIES):
+        if (found := attempt()) is not None:
+            return found
+    raise ClusterError(f"another command keeps changing {what}", hint="run the command again")
+
+
+@contextlib.contextmanager
+def _turn(marks: Marks, end_s: float, wait_s: float) -> Iterator[None]:
+    own, is_over = os.urandom(16).hex().encode(), threading.Event()
+    life = threading.Thread(target=_live, args=(marks, own, is_over), name="write-turn", daemon=True)
+    try:
+        _wait(marks, own, end_s, wait_s)
+        life.start()
+        yield
+    finally:
+        is_over.set()
+        if life.ident is not None:
+            life.join(RENEW_S)
+        with contextlib.suppress(ClusterError):  # the mark ends with its lease
+            if marks.get(_MARK) == own:
+                marks.remove(_MARK)
+            if marks.get(_sign(own)) is not None:
+                marks.remove(_sign(own))
+
+
+def _live(marks: Marks, own: bytes, is_over: threading.Event) -> None:
+    """Give signs of life beside the mark. The mark stays as it is: by now it may be that of the next writer."""
+    num_given = 0
+    while not is_over.wait(RENEW_S):
+        num_given += 1
+        with contextlib.suppress(ClusterError):
+            marks.put(_sign(own), b"%d" % num_given)
+
+
+def _sign(writer: bytes) -> str:
+    return f"{_MARK} {writer.decode()} lives"
+
+
+def _wait(marks: Marks, own: bytes, end_s: float, wait_s: float) -> None:
+    seen, sign, since_s, alive_s = b"", b"", 0.0, 0.0
+    while not marks.add(_MARK, own):
+        found, now_s = marks.get(_MARK), time.monotonic()
+        if found == own:  # it was added, and the reply was lost
+            return
+        if found is not None and found != seen:
+            seen, sign, since_s, alive_s = found, b"", now_s, now_s
+        elif found and now_s - alive_s > LEASE_S:
+            if (given := marks.get(_sign(found)) or b"") != sign:
+                sign, since_s, alive_s = given, now_s, now_s
+            elif _end_turn(marks, found, own, is_late=now_s - since_s > 2 * LEASE_S):
+                continue
+        if now_s > end_s:
+            raise _busy(wait_s)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _busy(wait_s: float) -> ClusterError:
+    return ClusterError(f"other commands have been changing this fleet for {wait_s:.0f} s", hint="try it again")
+
+
+def _end_turn(marks: Marks, found: bytes, own: bytes, *, is_late: bool) -> bool:
+    """Remove the mark of a process that died; return whether it is this process that did.
+
+    One of those that wait does so, by a mark of its own: another one might remove the mark of the next writer.
+    is_late: a process that began this long ago died as well
+    """
+    ending = f"{_MARK} {found.decode()}"
+    if not marks.add(ending, own):
+        if is_late:
+            marks.remove(ending)
+        return False
+    if is_ours := marks.get(_MARK) == found:
+        log.warning("a command that changed the fleet died: its turn is over")
+        marks.remove(_MARK)
+        marks.remove(_sign(found))
+    marks.remove(ending)
+    return is_ours
+
+
+def ray_marks() -> Marks | None:
+    """Return the marks in the store of Ray's head; None in a process without a connection to Ray."""
+    if "ray" not in sys.modules:
+        return None
+    from ray.experimental import internal_kv
+
+    return _RayMarks() if internal_kv._internal_kv_initialized() else None
+
+
+class _RayMarks:
+    """Marks in the store of Ray's head. A mark is added by one process only, also where several try at once."""
+
+    def add(self, name: str, value: bytes) -> bool:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        with _told():
+            return not _internal_kv_put(name, value, overwrite=False, namespace=NAMESPACE)
+
+    def put(self, name: str, value: bytes) -> None:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        with _told():
+            _internal_kv_put(name, value, overwrite=True, namespace=NAMESPACE)
+
+    def get(self, name: str) -> bytes | None:
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        with _told():
+            found: bytes | None = _internal_kv_get(name, namespace=NAMESPACE)
+            return found
+
+    def remove(self, name: str) -> None:
+        from ray.experimental.internal_kv import _internal_kv_del
+
+        with _told():
+            _internal_kv_del(name, namespace=NAMESPACE)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        hint = "the node that runs the head must be up"
+        raise HeadAwayError(f"the cluster's head does not answer: {error}", hint=hint) from error
