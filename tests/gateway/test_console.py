@@ -124,7 +124,7 @@ def test_failures_are_forgotten_after_a_minute_and_stay_few() -> None:
     assert failures.pause_s("10.0.0.1", 20.0) == 0  # the clock went back
     for number in range(10_000):
         failures.note(f"10.1.{number}", 100.0)
-    assert len(failures._by_peer) <= 4096
+    assert len(failures._by_source) <= 4096
 
 
 @pytest.mark.parametrize("path", ["live/fleet", "live/models", "live/requests", "request/req-a", "live/usage"])

@@ -133,6 +133,22 @@ async def test_money_is_held_at_the_dearest_model_that_may_answer(make_gateway: 
     assert (await ask(gateway))[2]["error"]["code"] == "money_per_day"
 
 
+async def test_what_was_spent_today_counts_against_a_limit_that_is_set_later(
+    make_gateway: Any, make_upstream: Any
+) -> None:
+    open_ended = Policy(tenants=(TenantPolicy(name=ANONYMOUS),), prices=PRICES)
+    gateway = await make_gateway(await make_upstream(answer), policy=open_ended)
+    for _ in range(3):
+        assert (await ask(gateway))[0] == 200
+    for _ in range(2):  # the second time, the limit is not new any more
+        push_policy(gateway, limited(1.05))
+        status, _, document = await ask(gateway)
+        assert (status, document["error"]["code"]) == (429, "money_per_day")
+        assert "has used 0.0600 of 1.05 EUR a day" in document["error"]["message"]
+    push_policy(gateway, limited(1.06))
+    assert (await ask(gateway))[0] == 200
+
+
 def test_what_was_spent_today_counts_after_a_restart() -> None:
     store = UsageStore(None)
     store.open()

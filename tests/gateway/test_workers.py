@@ -237,6 +237,24 @@ async def test_budget_of_the_day_that_was_used_before_a_start_is_used_for_all_wo
         assert (refused.status, refused.code) == (429, limit)
 
 
+async def test_what_was_spent_today_counts_for_all_workers_against_a_limit_that_is_set_later(
+    start: Start, make_upstream: Any, tmp_path: Path
+) -> None:
+    given, (key,) = keyed(TenantPolicy(name="a"))
+    given = replace(given, prices={"tiny": Price(input_per_million=1, output_per_million=1)})
+    running = await start(processes=2, state_folder=str(tmp_path), policy=given)
+    await running.control.put_table("e", table(endpoint(await make_upstream())))
+    store = UsageStore(tmp_path / "usage.sqlite")  # as a worker writes
+    store.add("a", "tiny", now_s=time.time(), prompt_tokens=400, completion_tokens=600, cost_nanos=1000 * NANOS)
+    store.close()
+    await running.control.put_policy(replace(given, tenants=(TenantPolicy(name="a", money_per_day=1000),)))
+    for _ in range(6):
+        client = await RawClient.to(running.port)
+        refused = await client.post(ASK, headers=key)
+        client.abort()
+        assert (refused.status, refused.code) == (429, "money_per_day")
+
+
 async def test_limit_of_one_request_at_a_time_is_open_to_whichever_worker_is_asked(
     start: Start, make_upstream: Any
 ) -> None:

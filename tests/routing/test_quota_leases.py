@@ -129,6 +129,16 @@ def test_day_that_was_restored_counts_until_midnight() -> None:
     assert sum(lease[2] for lease in round_of(ledger, NOW_S + 86_400).values()) == 100
 
 
+def test_day_that_is_restored_again_counts_no_more_than_was_used() -> None:
+    ledger = ledger_of(tokens_per_day=100)
+    leases = dict.fromkeys(("x", "y"), (0, 0, 0, 0))
+    for used, left in ((40, 60), (60, 60), (90, 40)):  # of what was used, ``x`` has counted 30 itself
+        ledger.restore_today({"a": used}, NOW_S)
+        leases |= round_of(ledger)
+        assert sum(lease[2] for lease in leases.values()) == left
+        ledger.heard("x", claim(tokens=30, tokens_today=30))
+
+
 def test_limit_that_is_lowered_or_dropped_is_lowered_for_all() -> None:
     ledger = ledger_of(concurrent_requests=8)
     round_of(ledger)

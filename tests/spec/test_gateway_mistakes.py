@@ -64,6 +64,8 @@ MISTAKES = {
         "not an origin",
         "https://app",
     ),
+    "proxy by name": ("trusted_proxies: [lb.example]", "gateway.trusted_proxies[0]", "not the address", "10.0.0.0/24"),
+    "every client a proxy": ("trusted_proxies: ['::/0']", "gateway.trusted_proxies[0]", "every client", "10.0.0.7"),
     "alias of no model": ("aliases: [{name: a, model: x}]", "gateway.aliases[0].model", "no model 'x'", "tiny"),
     "alias named as a model": ("aliases: [{name: tiny, model: big}]", "gateway.aliases[0].name", "a model", "rules:"),
     "alias twice": (

@@ -30,6 +30,7 @@ gateway:
     - {name: b, tokens_per_day: 1000000}
   admin: [{name: ops, role: operator, secret_env: OPS_SECRET}]
   cors: {origins: ["https://app.example.com"]}
+  trusted_proxies: ["10.0.0.7", "fd00::/8"]
   aliases:
     - {name: gpt-4o, model: big}
     - {name: chat, pools: [{model: tiny, weight: 9}, {model: big}], sticky: tenant}
@@ -72,6 +73,7 @@ def test_everything_in_the_section_reaches_the_policy() -> None:
         1000,
     )
     assert (policy.queue.max_wait_s, policy.cors.origins) == (5.0, ("https://app.example.com",))
+    assert policy.trusted_proxies == ("10.0.0.7", "fd00::/8")
 
 
 def test_policy_goes_through_json_unchanged() -> None:

@@ -232,6 +232,7 @@ class Policy:
     wake: WakePolicy = WakePolicy()
     routing: RoutingRules = RoutingRules()
     cors: CorsPolicy = CorsPolicy()
+    trusted_proxies: tuple[str, ...] = ()  # networks of proxies that say truly which client they speak for
     demo: bool = False  # whether operators may kill engines to see that responses go on
     num_gateways: int = 1  # nodes that divide each tenant's limits where no Redis shares the counts
     salt: str = field(default="", repr=False)  # secret from which each tenant's ``cache_salt`` is made

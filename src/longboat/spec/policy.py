@@ -76,6 +76,7 @@ def policy_of(
         resume=ResumePolicy(**gateway.resume.model_dump()),
         routing=RoutingRules(policy=gateway.routing.policy, sticky=gateway.routing.sticky or ""),
         cors=CorsPolicy(**gateway.cors.model_dump()),
+        trusted_proxies=gateway.trusted_proxies,
         demo=gateway.demo,
         num_gateways=num_gateways,
         salt=salt,

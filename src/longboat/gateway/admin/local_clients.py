@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
+
+from longboat.gateway.limits.client_address import address_in
 
 __all__ = ("is_here",)
 
@@ -19,12 +21,8 @@ def is_here(noted: Mapping[bytes, bytes], peer: str) -> bool:
     """
     if b"x-forwarded-for" in noted or b"forwarded" in noted:
         return False
-    try:
-        address = ip_address(peer.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback and _names_this_machine(noted.get(b"host"))
+    address = address_in(peer)
+    return address is not None and address.is_loopback and _names_this_machine(noted.get(b"host"))
 
 
 def _names_this_machine(host: bytes | None) -> bool:

@@ -18,6 +18,7 @@ from longboat.gateway.calls.trip import Trips
 from longboat.gateway.calls.wallets import Wallets
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.console.console import Console
+from longboat.gateway.external.budgets import spent_on_new_limits
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.policy_view import LivePolicy, decode_policy, digest_of_policy
 from longboat.gateway.orders.model_orders import ModelOrders
@@ -138,6 +139,8 @@ class GatewayState:  # size: what one process shares; every field belongs to one
     def offer_policy(self, document: bytes) -> bool:
         """Take a policy. :raises UserInputError: it cannot be read."""
         policy = decode_policy(document)
+        if self.config.worker_index is None:  # the parent counts what its workers spent
+            self._count_spent_today(policy)
         self.table.set_external(policy.external)
         self.table.set_adapters(policy.adapters)
         self.live = LivePolicy(policy, self.table.names, digest_of_policy(document))
@@ -146,6 +149,12 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away
         self.heads.forget_plans()
         return True
+
+    def _count_spent_today(self, policy: Policy) -> None:
+        self.accounting.flush()
+        now_s = self.clock.unix_s()
+        spent = spent_on_new_limits(self.usage, self.live.policy, policy, now_s)
+        self.accounting.counters.restore_today(spent, now_s=now_s)
 
     @property
     def policy(self) -> Policy:

@@ -9,8 +9,9 @@ from longboat.core.clock import Clock
 from longboat.core.policy import TenantPolicy
 from longboat.gateway.admin.admin_call import AdminState
 from longboat.gateway.console.console import Console
+from longboat.gateway.limits.client_address import client_address, household
 
-__all__ = ("Asked", "ChatAs", "ConsoleAnswer", "ConsoleState")
+__all__ = ("Asked", "ChatAs", "ConsoleAnswer", "ConsoleState", "is_encrypted", "source_of")
 
 
 class ConsoleState(AdminState, Protocol):
@@ -30,6 +31,17 @@ class Asked(NamedTuple):
     browser: Mapping[str, str]  # ``x-csrf-token``, ``sec-fetch-site`` and ``if-none-match``
     body: bytes
     peer: str  # the client's IP address
+
+
+def source_of(state: ConsoleState, asked: Asked) -> str:
+    """Return by whom failed sign-ins count: the client's address, also behind a proxy that the fleet trusts."""
+    forwarded = asked.noted.get(b"x-forwarded-for", b"")
+    return household(client_address(asked.peer, forwarded, state.live.proxies))
+
+
+def is_encrypted(state: ConsoleState, asked: Asked) -> bool:
+    """Return whether the browser speaks TLS, with the gateway or with a proxy: it names the origin of its page."""
+    return state.console.is_secure or asked.noted.get(b"origin", b"").startswith(b"https://")
 
 
 class ConsoleAnswer(NamedTuple):

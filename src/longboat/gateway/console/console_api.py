@@ -15,7 +15,7 @@ from longboat.gateway.admin.admin_api import adapter_rows
 from longboat.gateway.admin.node_query import MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.admin.routing_queries import RoutesQuery
 from longboat.gateway.api.paths import unknown_path
-from longboat.gateway.console.asked import Asked, ChatAs, ConsoleAnswer, ConsoleState
+from longboat.gateway.console.asked import Asked, ChatAs, ConsoleAnswer, ConsoleState, is_encrypted, source_of
 from longboat.gateway.console.documents import models_document, tenants_document, traffic_document, usage_document
 from longboat.gateway.console.node_reads import read_log, stored_weights
 from longboat.gateway.console.orders import KILL, ORDERS, Order, carry_out
@@ -129,21 +129,21 @@ def _sign_in(state: ConsoleState, asked: Asked, now_s: float) -> Refusal | Conso
         return method_not_allowed(asked.method, "POST")
     if refusal := _from_elsewhere(asked):
         return refusal
-    console = state.console
-    if pause_s := console.failures.pause_s(asked.peer, now_s):
+    console, source = state.console, source_of(state, asked)
+    if pause_s := console.failures.pause_s(source, now_s):
         message = f"Too many wrong keys came from your address. Try again in {pause_s} s."
         return Refusal(status=429, message=message, code="too_many_failures", retry_after_s=pause_s)
     presented = _presented(asked)
     found = credential_of(state, presented, now_s) if presented else None
     if found is None:
-        console.failures.note(asked.peer, now_s)
+        console.failures.note(source, now_s)
         message = "This key is wrong, revoked or expired. Use an admin's secret (gateway.admin) or a tenant's key."
         return Refusal(status=401, message=message, code="invalid_key")
-    cookie = cookie_line(console.cookie, console.sessions.begin(*found, now_s), secure=console.is_secure)
-    return _json({"signed_in": True}, (cookie,))
+    value = console.sessions.begin(*found, now_s)
+    return _json({"signed_in": True}, (cookie_line(console.cookie, value, secure=is_encrypted(state, asked)),))
 
 
-async def _sign_out(state: ConsoleState, visitor: Visitor) -> ConsoleAnswer:
+async def _sign_out(state: ConsoleState, asked: Asked, visitor: Visitor) -> ConsoleAnswer:
     """End the session. Where that cannot be written down, the browser forgets its cookie at least."""
     session, sign_in = visitor.session, state.live.policy.sign_in
     if session is not None:
@@ -156,7 +156,7 @@ async def _sign_out(state: ConsoleState, visitor: Visitor) -> ConsoleAnswer:
             state.console.sessions.end(session, state.clock.unix_s())
         except OSError as error:
             log.warning("the end of a console's session cannot be stored: %s", error)
-    return _json({"signed_in": False}, (cookie_line(state.console.cookie, "", secure=state.console.is_secure),))
+    return _json({"signed_in": False}, (cookie_line(state.console.cookie, "", secure=is_encrypted(state, asked)),))
 
 
 def _presented(asked: Asked) -> bytes:
@@ -228,7 +228,7 @@ async def _change(state: ConsoleState, asked: Asked, visitor: Visitor, name: str
         tenant = playing_tenant(state, visitor, wanted)
         return tenant if isinstance(tenant, Refusal) else ChatAs(tenant)
     if name == "sign-out":
-        return await _sign_out(state, visitor)
+        return await _sign_out(state, asked, visitor)
     if not (visitor.may_steer or (name == KILL and _may_kill(state, visitor))):
         return _not_allowed(name, "operator")
     given = {key: values[-1] for key, values in parse_qs(asked.query[:2000]).items()}

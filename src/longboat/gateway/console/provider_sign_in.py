@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from longboat.gateway.api.paths import unknown_path
-from longboat.gateway.console.asked import Asked, ConsoleAnswer, ConsoleState
+from longboat.gateway.console.asked import Asked, ConsoleAnswer, ConsoleState, source_of
 from longboat.gateway.console.sessions import cookie_line, cookie_value
 from longboat.gateway.http.error_responses import method_not_allowed
 from longboat.gateway.http.responses import Refusal
@@ -52,13 +52,14 @@ async def answer_provider(state: ConsoleState, asked: Asked, name: str, now_s: f
         return unknown_path(asked.path)
     if asked.method != "GET":
         return method_not_allowed(asked.method, "GET")
-    if state.console.provider_failures.pause_s(asked.peer, now_s):
+    source = source_of(state, asked)
+    if state.console.provider_failures.pause_s(source, now_s):
         return _back("busy")
     try:
         return await (_start(state, asked) if name == "start" else _callback(state, asked, now_s))
     except RefusedError as error:
         if error.code != "expired":  # a link from anywhere leads to that, without a sign-in of this browser
-            state.console.provider_failures.note(asked.peer, now_s)
+            state.console.provider_failures.note(source, now_s)
         log.warning("a sign-in was refused: %s", error)
         return _back(error.code)
     except (ProviderSilentError, OSError) as error:

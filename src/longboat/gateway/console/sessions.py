@@ -134,23 +134,23 @@ class Failures:
     """Sign-ins that failed lately, by the client's address, so that keys cannot be guessed quickly."""
 
     def __init__(self) -> None:
-        self._by_peer: dict[str, tuple[float, int]] = {}
+        self._by_source: dict[str, tuple[float, int]] = {}
 
-    def pause_s(self, peer: str, now_s: float) -> int:
+    def pause_s(self, source: str, now_s: float) -> int:
         """Return the seconds until the address may try again; 0: now."""
-        began_s, count = self._by_peer.get(peer, (now_s, 0))
+        began_s, count = self._by_source.get(source, (now_s, 0))
         left_s = began_s + 60.0 - now_s
         is_over = not 0 < left_s <= 60.0  # more than that is left where the clock went back
         return max(1, round(left_s)) if count >= _FAILURES_A_MINUTE and not is_over else 0
 
-    def note(self, peer: str, now_s: float) -> None:
+    def note(self, source: str, now_s: float) -> None:
         """Count a failure."""
-        began_s, count = self._by_peer.pop(peer, (now_s, 0))
+        began_s, count = self._by_source.pop(source, (now_s, 0))
         if not 0 <= now_s - began_s < 60.0:
             began_s, count = now_s, 0
-        if len(self._by_peer) >= _MAX_PEERS:
-            del self._by_peer[next(iter(self._by_peer))]
-        self._by_peer[peer] = (began_s, count + 1)
+        if len(self._by_source) >= _MAX_PEERS:
+            del self._by_source[next(iter(self._by_source))]
+        self._by_source[source] = (began_s, count + 1)
 
 
 def cookie_of(port: int) -> str:

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from longboat.gateway.limits.counters import LocalCounters
     from longboat.gateway.limits.redis_counters import RedisCounters
 
-__all__ = ("KINDS", "Amounts", "Reserved", "budgets_of", "cost_of", "limits_by_name", "spent_today", "wallet_of")
+__all__ = (
+    "KINDS",
+    "Amounts",
+    "Reserved",
+    "budgets_of",
+    "cost_of",
+    "limits_by_name",
+    "spent_on_new_limits",
+    "spent_today",
+    "wallet_of",
+)
 
 KINDS = ("requests_per_day", "tokens_per_day", "money_per_day")
 
@@ -75,6 +85,13 @@ def limits_by_name(policy: Policy) -> tuple[TenantPolicy, ...]:
     """Return the tenants by which all limits of a policy's external models, and its tenants' money, are counted."""
     wallets = (wallet for tenant in policy.tenants if (wallet := wallet_of(tenant)) is not None)
     return (*(tenant for model in policy.external for _, tenant in budgets_of(model)), *wallets)
+
+
+def spent_on_new_limits(usage: UsageStore, before: Policy, after: Policy, now_s: float) -> dict[str, int]:
+    """Return what of this UTC day counts against limits that only ``after`` has: nothing was counted for them yet."""
+    old = {limit.name for limit in limits_by_name(before)}
+    new = {limit.name for limit in limits_by_name(after)} - old
+    return {name: used for name, used in spent_today(usage, now_s).items() if name in new} if new else {}
 
 
 def spent_today(usage: UsageStore, now_s: float) -> dict[str, int]:

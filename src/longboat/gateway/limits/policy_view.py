@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
+from ipaddress import ip_network
 
 import msgspec
 
@@ -36,7 +37,7 @@ def digest_of_policy(document: bytes) -> str:
 class LivePolicy:
     """One policy, prepared for the look-ups of each request. A new policy, or new models, get a new object."""
 
-    __slots__ = ("_salts", "cors_any", "cors_origins", "digest", "keys", "policy", "rules")
+    __slots__ = ("_salts", "cors_any", "cors_origins", "digest", "keys", "policy", "proxies", "rules")
 
     def __init__(self, policy: Policy, models: Sequence[str], digest: str = "") -> None:
         self.policy = policy
@@ -46,6 +47,7 @@ class LivePolicy:
         self.rules = RuleBook(policy, models)
         self.cors_origins = frozenset(origin.encode("latin-1", "replace") for origin in policy.cors.origins)
         self.cors_any = b"*" in self.cors_origins
+        self.proxies = tuple(ip_network(network, strict=False) for network in policy.trusted_proxies)
         self._salts: dict[str, str | None] = {}
 
     def with_models(self, models: Sequence[str]) -> LivePolicy:

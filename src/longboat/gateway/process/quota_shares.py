@@ -10,7 +10,7 @@ from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.core.policy import Policy
 from longboat.gateway.admin.control_client import GatewayControl
-from longboat.gateway.external.budgets import limits_by_name, spent_today
+from longboat.gateway.external.budgets import limits_by_name, spent_on_new_limits, spent_today
 from longboat.gateway.limits.lease_document import decode_claims, encode_shares
 from longboat.gateway.process.rounds import Rounds
 from longboat.gateway.records.usage_store import UsageStore
@@ -31,16 +31,23 @@ class QuotaShares:
         self._clock = clock
         self._ledger = QuotaLedger(list(workers))
         self._number = 0
+        self._policy = Policy()
+        self._usage_file: Path | None = None
         self.divide = Rounds(self._divide, pause_s=_PAUSE_S)
 
     def set_policy(self, policy: Policy) -> None:
-        """Take the limits of all tenants, for the next division."""
+        """Take the limits of all tenants, for the next division. What was spent today counts against new ones."""
+        if self._usage_file is not None:
+            now_s, store = self._clock.unix_s(), UsageStore(self._usage_file)
+            self._ledger.restore_today(spent_on_new_limits(store, self._policy, policy, now_s), now_s)
+            store.close()
+        self._policy = policy
         tenants = (*policy.tenants, *limits_by_name(policy))
         self._ledger.set_limits({tenant.name: limits_of(tenant, policy.num_gateways) for tenant in tenants})
 
     def restore_today(self, usage_file: Path) -> None:
         """Count what was used today before a restart. Raise UserInputError where the file cannot be used."""
-        store = UsageStore(usage_file)
+        self._usage_file, store = usage_file, UsageStore(usage_file)
         store.open()
         self._ledger.restore_today(spent_today(store, self._clock.unix_s()), self._clock.unix_s())
         store.close()

@@ -111,10 +111,9 @@ class QuotaLedger:
                 self._open.add(name)
 
     def restore_today(self, tokens: Mapping[str, int], now_s: float) -> None:
-        """Count these tokens by tenant for this UTC day: what was used before the processes started."""
+        """Count at least these tokens by tenant for this UTC day: what was used before anything counted them."""
         for name, used in tokens.items():
-            counts = added((), now_s)
-            self._tenant(name).ended = replace(counts, tokens_today=used)
+            self._tenant(name).restore_today(used, now_s)
             self._open.add(name)
 
     def begin(self) -> None:
@@ -200,6 +199,11 @@ class _Tenant:
     def take_back(self, place: int, now_s: float) -> None:
         self.ended = replace(added((self.ended, self.claims[place].counts), now_s), running=0)
         self.held[place], self.told[place], self.claims[place] = NOTHING, None, Claim(counts=Counts())
+
+    def restore_today(self, used: int, now_s: float) -> None:
+        known = added((self.ended, *(claim.counts for claim in self.claims)), now_s).tokens_today
+        ended = added((self.ended,), now_s)
+        self.ended = replace(ended, tokens_today=ended.tokens_today + max(0, used - known))
 
     def aim(self, now_s: float) -> None:
         """Decide which lease each process should have."""

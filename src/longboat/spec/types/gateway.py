@@ -15,6 +15,7 @@ from longboat.spec.types.gateway_values import (
     Headers,
     HttpUrl,
     ModelName,
+    Network,
     Origin,
     RedisUrl,
     ReplicaSticky,
@@ -331,6 +332,8 @@ class GatewaySpec(Section):
     """Sign-in at the console and the admin API through an OpenID Connect provider; null has none."""
     cors: CorsSpec = CorsSpec()
     """Web pages that may call the gateways."""
+    trusted_proxies: tuple[Network, ...] = Field(default=(), max_length=1000)
+    """Addresses of proxies whose X-Forwarded-For names the client: failed sign-ins count by it. None by default."""
     aliases: tuple[AliasSpec, ...] = Field(default=(), max_length=MAX_ENTRIES)
     """Other names for models."""
     fallbacks: dict[ModelName, tuple[ModelName, ...]] = Field(default_factory=dict, max_length=MAX_ENTRIES)

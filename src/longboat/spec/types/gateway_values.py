@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_network
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ __all__ = (
     "Headers",
     "HttpUrl",
     "ModelName",
+    "Network",
     "Origin",
     "RedisUrl",
     "ReplicaSticky",
@@ -128,6 +130,17 @@ def _origin(value: str) -> str:
     return value
 
 
+def _network(value: str) -> str:
+    example = "write an address or a network, like 10.0.0.7 or 10.0.0.0/24"
+    try:
+        network = ip_network(value, strict=False)
+    except ValueError:
+        raise mistake(f"{value!r} is not the address of a proxy", example) from None
+    if network.prefixlen == 0:
+        raise mistake(f"{value!r} trusts every client to name itself", example)
+    return value
+
+
 def _size(value: str) -> str:
     try:
         return canonical_size(size_bytes(value))
@@ -162,5 +175,6 @@ RoutingPolicyName = Annotated[
 Headers = Annotated[dict[str, str], AfterValidator(_headers)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Origin = Annotated[str, AfterValidator(_origin)]
+Network = Annotated[str, AfterValidator(_network)]
 Size = Annotated[str, AfterValidator(_size)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
