@@ -24,7 +24,7 @@ from longboat.engines.contract import (
     PortRequest,
     RankCommand,
 )
-from longboat.engines.llamacpp.build import BUILD_RECIPE, RPC_PROGRAM, SERVER_PROGRAM, build_programs
+from longboat.engines.llamacpp.build import BUILD_RECIPE, RPC_PROGRAM, SERVER_PROGRAM, SOURCE, build_programs
 from longboat.engines.llamacpp.flags import CACHE_BITS, HARMLESS_FLAGS, check_args, number_given, text_given
 
 __all__ = ("LlamaCppAdapter",)
@@ -58,6 +58,7 @@ class LlamaCppAdapter(EngineAdapter):
         also=("aiohttp", "cmake<4", "ninja", "pip", "setuptools>=77", "setuptools-scm>=8", "wheel"),
         finish=build_programs,
         finish_recipe=BUILD_RECIPE,
+        sources=(SOURCE,),
     )
     overlay = Overlay(packages=("longboat_llamacpp",), entry_points="")
     load_metrics = LoadMetrics(
