@@ -29,7 +29,7 @@ def _one_of(field: str, kind: str, prefix: str) -> Setter:
         import xllamacpp
 
         values = getattr(xllamacpp, kind)
-        found = getattr(values, f"{prefix}{value.upper()}", None)
+        found = getattr(values, f"{prefix}{value.upper().replace('-', '_')}", None)
         if found is None:
             raise ValueError(f"{value!r} is not a value of {kind}")
         setattr(params, field, found)

@@ -112,13 +112,18 @@ def test_a_written_plan_for_llama_cpp_gives_each_slot_what_was_planned(tmp_path:
     (model := tmp_path / "boat.gguf").write_bytes(
         gguf_header(metadata, [("token_embd.weight", 0, (1024, 512)), ("blk.0.ffn_up.weight", 12, (8192, 512))])
     )
-    path, words = tmp_path / "fleet.yaml", ("--on", "1xRTX3090")
+    path, half, words = tmp_path / "fleet.yaml", tmp_path / "half.yaml", ("--on", "1xRTX3090")
     planned = run("plan", str(model), "--engine", "llamacpp", *words, "--write", str(path))
     assert planned.exit_code == 0, planned.output
     written = yaml.safe_load(path.read_text())["models"][0]
     assert written["engine"] == {"kind": "llama.cpp", "args": ["--parallel", "8"]}
     assert written["context"] == 1280
     assert run("check", str(path), *words).exit_code == 0
+    small = run("plan", str(model), "--engine", "llamacpp", *words, "--kv-bits", "8", "--write", str(half))
+    assert small.exit_code == 0, small.output
+    args = yaml.safe_load(half.read_text())["models"][0]["engine"]["args"]
+    assert args == ["--parallel", "8", "--cache-type-k", "q8_0", "--cache-type-v", "q8_0"]
+    assert run("check", str(half), *words).exit_code == 0
 
 
 def test_a_plan_for_llama_cpp_is_not_written_without_a_gguf_file(tmp_path: Path) -> None:

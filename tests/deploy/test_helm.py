@@ -37,7 +37,10 @@ RAY_CLUSTER: dict[str, Any] = {
 
 @cache
 def rendered(name: str) -> list[dict[str, Any]]:
-    values = yaml.safe_load((CHART / "ci" / name).read_text())
+    return documents_of(yaml.safe_load((CHART / "ci" / name).read_text()))
+
+
+def documents_of(values: dict[str, Any]) -> list[dict[str, Any]]:
     with helm.Chart.load(str(CHART)) as chart:
         texts = chart.render(values, name="demo", namespace="llm")
     documents = [one for path, text in texts.items() if path.endswith(".yaml") for one in yaml.safe_load_all(text)]
@@ -136,6 +139,44 @@ def test_the_operator_may_reach_only_the_dashboard_and_a_closed_network_stays_cl
     )
     assert not [rule for rule in nodes["spec"]["egress"] if "ipBlock" in str(rule)]
     assert not of_kind("open-values.yaml", "NetworkPolicy")
+
+
+def policy(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (found,) = (one for one in documents if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith(name))
+    return found["spec"]
+
+
+def test_ports_outside_are_those_of_the_values() -> None:
+    rules = policy(documents_of({"networkPolicy": {"egressPorts": [443, 9000]}}), "-nodes")["egress"]
+    (outside,) = (rule for rule in rules if "ipBlock" in str(rule))
+    assert [port["port"] for port in outside["ports"]] == [443, 9000]
+
+
+def test_clients_of_a_load_balancer_may_come_from_outside_the_cluster() -> None:
+    (balanced,) = policy(rendered("tls-values.yaml"), "-clients")["ingress"]
+    assert "from" not in balanced
+    (inside,) = policy(rendered("tiny-values.yaml"), "-clients")["ingress"]
+    assert inside["from"] == [{"namespaceSelector": {}}]
+    (named,) = policy(rendered("closed-network-values.yaml"), "-clients")["ingress"]
+    assert "apps" in str(named["from"])
+
+
+def test_the_fleet_comes_up_while_helm_waits_for_the_gateways() -> None:
+    (job,) = of_kind("tiny-values.yaml", "Job")
+    assert "annotations" not in job["metadata"]
+    (other,) = (one for one in documents_of({"fleet": {"name": "other"}}) if one["kind"] == "Job")
+    assert other["metadata"]["name"] != job["metadata"]["name"], "the template of a job cannot change"
+
+
+@pytest.mark.parametrize(("grace_s", "drain_s"), [(330, 300), (20, 10)])
+def test_a_drain_ends_within_the_grace_period(grace_s: int, drain_s: int) -> None:
+    (gateway,) = (
+        one
+        for one in documents_of({"gateway": {"terminationGracePeriodSeconds": grace_s}})
+        if one["kind"] == "Deployment"
+    )
+    hook = gateway["spec"]["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert f"--timeout {drain_s} " in hook[-1]
 
 
 def test_existing_secrets_and_volumes_are_used() -> None:

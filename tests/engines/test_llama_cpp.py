@@ -110,8 +110,15 @@ def test_slots_are_the_capacity_and_each_has_the_whole_context() -> None:
     plan = gang(args=("-np", "8"))
     assert ADAPTER.capacity(plan) == 8
     assert "--ctx-size 16384" in words(plan)
-    memory = ADAPTER.memory(("-np", "8", "--cache-type-k", "q8_0"), "cpu")
-    assert (memory.sequences, memory.kv_bits) == (8, 8)
+    assert ADAPTER.memory(("-np", "8"), "cpu").sequences == 8
+
+
+@pytest.mark.parametrize(
+    ("args", "bits"),
+    [((), 16), (("-ctk", "q8_0", "-ctv", "q8_0"), 8), (("-ctk", "q8_0"), 12), (("-ctv", "q5_1"), 11)],
+)
+def test_keys_and_values_take_half_of_the_cache_each(args: tuple[str, ...], bits: int) -> None:
+    assert ADAPTER.memory(args, "cpu").kv_bits == bits
 
 
 @pytest.mark.parametrize(
@@ -127,6 +134,13 @@ def test_slots_are_the_capacity_and_each_has_the_whole_context() -> None:
         (["--ubatch-size", "inf"], "[0]", "takes a whole number, not 'inf'", "--ubatch-size"),
         (["--rope-freq-base", "nan"], "[0]", "takes a number, not 'nan'", "--rope-freq-base"),
         (["--parallel", "1000"], "[0]", "the limits are 1 and 256", "--parallel"),
+        (["-ctk", "q9"], "[0]", "is 'q9', which llama.cpp does not know", "q8_0"),
+        (["--cache-type-v", "Q8_0"], "[0]", "is 'Q8_0'", "q8_0"),
+        (["-fa", "yes"], "[0]", "is 'yes'", "on, off, auto"),
+        (["--reasoning-format", "deepseek_legacy"], "[0]", "is 'deepseek_legacy'", "deepseek-legacy"),
+        (["--chat-template-kwargs", "[1]"], "[0]", "takes a JSON object, not '[1]'", "enable_thinking"),
+        (["--chat-template-kwargs", "x"], "[0]", "takes a JSON object, not 'x'", "enable_thinking"),
+        (["-ctv", "q8_0", "-fa", "off"], "[2]", "--cache-type-v q8_0 needs Flash Attention", "--flash-attn out"),
         (["--no-warmup", "yes"], "[0]", "takes no value", "--no-warmup"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -126,6 +126,14 @@ def test_other_flags_are_left_to_sglang() -> None:
     assert "is not a flag" in problem.what
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("16k", 16_000), ("16Ki", 16_384), ("0.5M", 500_000), ("2000", 2000), ("16K", 8192), ("0.5Ki", 8192)],
+)
+def test_numbers_have_the_units_that_sglang_reads(text: str, tokens: int) -> None:
+    assert SglangAdapter().memory(("--max-total-tokens", text), "cpu").cache_tokens == tokens
+
+
 def test_memory_follows_the_arguments() -> None:
     cpu = SglangAdapter().memory((), "cpu")
     assert (cpu.weight_bits, cpu.kv_bits, cpu.cache_tokens, cpu.graphs) == (32, 32, 8192, False)
@@ -135,6 +143,7 @@ def test_memory_follows_the_arguments() -> None:
     assert (given.cache_tokens, given.weight_bits, given.sequences) == (100, 0, 3)
     assert given.unknown == ("--quantization",)
     assert SglangAdapter().memory(("--load-format", "runai_streamer"), "cuda").unknown == ()
+    assert SglangAdapter().memory(("--offload-group-size", "8"), "cuda").unknown == ("--offload-group-size",)
     assert SglangAdapter().memory(("--enable-hicache",), "cuda").unknown == ("--enable-hierarchical-cache",)
     assert SglangAdapter().memory(("--mem-fraction-static", "inf"), "cuda").memory_ratio == 0.0
     assert SglangAdapter().memory(("--load-format", "gguf"), "cuda").unknown == ("--load-format",)

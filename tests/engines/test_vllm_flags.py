@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.engines.vllm.flags import ARGUMENTS, OWNED_FLAGS, number_given
+from longboat.engines.vllm.flags import ARGUMENTS, OWNED_FLAGS
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ from longboat.engines.vllm.flags import ARGUMENTS, OWNED_FLAGS, number_given
         ("-ep",),
         ("--data-parallel-rpc-port=1",),
         ("--api-key", "x"),
+        ("--hf-token", "x"),
         ("--headless",),
     ],
 )
@@ -72,6 +73,7 @@ def test_defaults_leave_out_what_the_user_gave() -> None:
     ("args", "number"),
     [
         ((), None),
+        (("--max-num-seqs", "0"), None),
         (("--max-num-seqs", "12"), 12),
         (("--max-num-seqs=12", "--seed", "3"), 12),
         (("--max_num_seqs=4", "--max-num-seqs=5"), 5),
@@ -86,4 +88,4 @@ def test_defaults_leave_out_what_the_user_gave() -> None:
     ],
 )
 def test_number_of_a_flag_is_found_however_it_is_written(args: tuple[str, ...], number: int | None) -> None:
-    assert number_given("--max-num-seqs", args) == number
+    assert ARGUMENTS.number("--max-num-seqs", args) == number

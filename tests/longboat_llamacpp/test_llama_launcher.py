@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from longboat_llamacpp.flags import apply_flags, server_parser
 
 SCRIPT = """
 import asyncio, signal, sys
@@ -38,3 +41,11 @@ def test_a_launcher_that_was_not_asked_to_end_fails_with_its_server(
 ) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, shell, event, pause_s], timeout=60, check=False)
     assert done.returncode == code
+
+
+def test_a_value_of_several_words_is_found_in_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    formats = SimpleNamespace(COMMON_REASONING_FORMAT_DEEPSEEK_LEGACY=2)
+    monkeypatch.setitem(sys.modules, "xllamacpp", SimpleNamespace(common_reasoning_format=formats))
+    params = SimpleNamespace()
+    apply_flags(params, server_parser().parse_args(["--reasoning-format", "deepseek-legacy"]))
+    assert params.reasoning_format == 2

@@ -86,6 +86,7 @@ class InstallRecipe:
     # ``finish_recipe`` changes when its result would
     finish: Callable[[Path, Callable[[str], None]], None] | None = None
     finish_recipe: str = ""
+    sources: tuple[str, ...] = ()  # what ``finish`` fetches: requirements with hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

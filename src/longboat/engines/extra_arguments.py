@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory
 
 __all__ = ("ExtraArguments", "number_in", "with_types")
 
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 _WEIGHT_BITS = {"float32": 32, "float": 32, "auto": 0, "half": 0, "float16": 0, "bfloat16": 0}
 
 
@@ -21,6 +24,7 @@ class ExtraArguments:
     spelling: Callable[[str], str | None]  # word → the flag's first name, without ``=value``; None: not a flag
     owner: Callable[[str], str | None]  # flag → the flag in ``owned`` that the engine's parser would take it for
     owned: Mapping[str, str]  # flag that Longboat sets → what to do instead
+    units: Mapping[str, int]  # unit that may follow a number → its factor
 
     def problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         """Return the mistakes in the user's extra arguments.
@@ -57,6 +61,23 @@ class ExtraArguments:
     def text(self, flag: str, args: Sequence[str]) -> str:
         """Return the text that ``args`` last give for ``flag``; empty where there is none."""
         return next(reversed(list(self.values(flag, args))), "")
+
+    def number(self, flag: str, args: Sequence[str]) -> int | None:
+        """Return the whole number above 0 that ``args`` last give for ``flag``; None where there is none."""
+        return self.number_in(self.text(flag, args)) or None
+
+    def number_in(self, text: str) -> int | None:
+        """Return the whole number that the engine reads in ``text``; None where it reads none.
+
+        Powers of ten may follow a decimal fraction (``25.6k``), powers of two may not.
+        """
+        if (found := _NUMBER.fullmatch(text.strip())) is None:
+            return None
+        digits, unit = found.groups()
+        factor = self.units.get(unit) if unit else 1
+        if factor is None or ("." in digits and factor % 10):
+            return None
+        return int(Decimal(digits) * factor)
 
     def _positions(self, args: Sequence[str]) -> Iterator[tuple[int, str]]:
         for index, word in enumerate(args):

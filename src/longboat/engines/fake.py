@@ -12,7 +12,7 @@ from longboat.core.states import Phase
 from longboat.core.tasks import POOLING_TASKS
 from longboat.engines.contract import Ability, EngineAdapter, EngineCounters, EngineEnvironment, RankCommand
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
-from longboat.engines.vllm.flags import number_given
+from longboat.engines.vllm.flags import ARGUMENTS
 
 __all__ = ("FAKE_OPTIONS", "FakeAdapter")
 
@@ -51,7 +51,7 @@ class FakeAdapter(EngineAdapter):
     def capacity(self, plan: GangPlan) -> int:
         """Return the argument that overrides the option, the option, or the fake engine's own default."""
         given = plan.options.get("max_num_seqs")
-        return number_given("--max-num-seqs", plan.extra_args) or (
+        return ARGUMENTS.number("--max-num-seqs", plan.extra_args) or (
             given if isinstance(given, int) else DEFAULT_CAPACITY
         )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.core.errors import TransferError, UserInputError
-from longboat.engines.environments.engine_lock import TORCH_CPU_VARIABLE, Uv, shipped_lock, with_torch_cpu
+from longboat.engines.environments.engine_lock import TORCH_CPU_VARIABLE, Uv, recipe_of, shipped_lock, with_torch_cpu
 from longboat.engines.environments.installer import parse_engine, request_for
 from longboat.engines.environments.package_sources import PackageSources
 from longboat.hosts.plan.wanted import wheel_python
@@ -69,11 +70,23 @@ def _filled(
     for text, path in zip(request.engines, locks, strict=True):
         tell(f"packages of {text}")
         pip.download(path, wheels)
+        _download_sources(parse_engine(text)[0], pip, wheels, tell)
     if request.with_python:
         tell(f"Python {request.python}")
         uv = Uv.found(sources, "")
         uv.run("python", "install", "--install-dir", str(folder / "python"), request.python, deadline_s=PYTHON_S)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _download_sources(kind: str, pip: _Pip, wheels: Path, tell: Callable[[str], None]) -> None:
+    """Download what hosts compile while they install an engine."""
+    if not (sources := recipe_of(kind).sources):
+        return
+    tell(f"source of {kind}")
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = Path(folder) / f"sources of {kind}"
+        wanted.write_text("".join(f"{source}\n" for source in sources))
+        pip.download(wanted, wheels)
 
 
 def _require_fit(request: BundleRequest) -> None:

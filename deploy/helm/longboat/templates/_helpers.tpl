@@ -7,6 +7,8 @@
 {{- define "longboat.head" -}}{{ include "longboat.name" . }}-ray-head-svc{{- end }}
 {{- define "longboat.port" -}}{{ ((.Values.fleet.gateway).port) | default 8000 }}{{- end }}
 {{- define "longboat.scheme" -}}{{ if (.Values.fleet.gateway).tls }}HTTPS{{ else }}HTTP{{ end }}{{- end }}
+{{/* Seconds that a drain may take within a pod's grace period. */}}
+{{- define "longboat.drainSeconds" -}}{{ max (sub . 30) (div . 2) }}{{- end }}
 {{- define "longboat.labels" -}}
 app.kubernetes.io/name: longboat
 app.kubernetes.io/instance: {{ .Release.Name }}

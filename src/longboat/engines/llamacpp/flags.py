@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Iterator, Sequence
 
 from longboat.core.errors import Problem
 
-__all__ = ("HARMLESS_FLAGS", "OWNED_FLAGS", "TAKEN_FLAGS", "check_args", "number_given", "text_given")
+__all__ = ("CACHE_BITS", "HARMLESS_FLAGS", "OWNED_FLAGS", "TAKEN_FLAGS", "check_args", "number_given", "text_given")
 
 _ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
 _KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
@@ -67,6 +68,18 @@ TAKEN_FLAGS: dict[str, str] = {
 }
 """Flag → what follows it. The server in the wheel has no command line of its own: it takes these."""
 
+CACHE_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 6, "q5_0": 6, "q4_1": 5, "q4_0": 4, "iq4_nl": 4}
+"""Type of the cache's numbers → bits of one."""
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "--cache-type-k": tuple(CACHE_BITS),
+    "--cache-type-v": tuple(CACHE_BITS),
+    "--flash-attn": ("on", "off", "auto", "1", "0", "enabled", "disabled"),
+    "--reasoning-format": ("none", "auto", "deepseek", "deepseek-legacy"),
+}
+_WITHOUT_ATTENTION = ("off", "0", "disabled")
+_PLAIN = ("f32", "f16", "bf16")
+
 HARMLESS_FLAGS = frozenset(("--parallel", "--threads", "--threads-batch", "--threads-http", "--no-warmup"))
 """They change an engine's concurrency or its start, and not its responses."""
 
@@ -100,11 +113,21 @@ _MAX_PARALLEL = 256
 
 def check_args(args: Sequence[str]) -> tuple[Problem, ...]:
     """Return the mistakes in the user's extra arguments; ``where`` is the place in the list (``[2]``)."""
-    return tuple(
+    problems = [
         Problem(where=f"[{index}]", what=what, hint=hint)
         for index, word, flag, value in _given(args)
         for what, hint in _mistakes(word, flag, value)
-    )
+    ]
+    return tuple(problems) or tuple(_wrong_together(args))
+
+
+def _wrong_together(args: Sequence[str]) -> Iterator[Problem]:
+    """Yield what llama.cpp refuses only beside another flag."""
+    values, attention = text_given("--cache-type-v", args), text_given("--flash-attn", args)
+    if attention in _WITHOUT_ATTENTION and values not in ("", *_PLAIN):
+        what = f"--cache-type-v {values} needs Flash Attention, and --flash-attn is {attention}"
+        index = next(index for index, _, flag, _ in _given(args) if flag == "--flash-attn")
+        yield Problem(where=f"[{index}]", what=what, hint="leave --flash-attn out, or write --cache-type-v and f16")
 
 
 def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, str]]:
@@ -119,6 +142,10 @@ def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, st
             yield f"{word} takes no value, and {value!r} follows it", f"write {flag} alone"
     elif value is None:
         yield f"{word} has no value", f"write the value as the next item of the list: {flag}, 1"
+    elif flag in _CHOICES and value not in _CHOICES[flag]:
+        yield f"{word} is {value!r}, which llama.cpp does not know", f"write one of {', '.join(_CHOICES[flag])}"
+    elif flag == "--chat-template-kwargs" and not _is_object(value):
+        yield f"{word} takes a JSON object, not {value!r}", f"""write {flag} and '{{"enable_thinking": false}}'"""
     elif TAKEN_FLAGS[flag] == "number" and _whole_number(value) is None:
         yield f"{word} takes a whole number, not {value!r}", f"write {flag} and a whole number"
     elif TAKEN_FLAGS[flag] == "fraction" and not (_is_number(value) and math.isfinite(float(value))):
@@ -157,6 +184,13 @@ def _whole_number(word: str) -> int | None:
         return int(word)
     except ValueError:
         return None
+
+
+def _is_object(word: str) -> bool:
+    try:
+        return isinstance(json.loads(word), dict)
+    except ValueError:
+        return False
 
 
 def _is_number(word: str) -> bool:

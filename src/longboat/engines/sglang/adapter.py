@@ -25,7 +25,7 @@ from longboat.engines.contract import (
 )
 from longboat.engines.sglang.adapters import adapter_arguments
 from longboat.engines.sglang.counters import LOAD_METRICS, of_first_stage, read_counters
-from longboat.engines.sglang.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
+from longboat.engines.sglang.flags import ARGUMENTS, HARMLESS_FLAGS
 from longboat.engines.sglang.memory import CPU_MEMORY, CPU_PAGE, CPU_REQUESTS, CPU_TOKENS, memory_of
 from longboat.engines.sglang.recipe import RECIPE
 
@@ -126,7 +126,7 @@ class SglangAdapter(EngineAdapter):
     def capacity(self, plan: GangPlan) -> int | None:
         """Return the argument's value, else the default on CPUs. On CUDA, SGLang decides by the memory it finds."""
         on_gpu = bool(plan.head.gpu_ids) or plan.shape.resources.num_gpus > 0
-        return number_given("--max-running-requests", plan.extra_args) or (None if on_gpu else CPU_REQUESTS)
+        return ARGUMENTS.number("--max-running-requests", plan.extra_args) or (None if on_gpu else CPU_REQUESTS)
 
     def memory(self, args: Sequence[str], platform: str) -> EngineMemory:
         """Apply the arguments to the defaults; on CPUs those are float32 and room for 8,192 tokens."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from longboat.engines.extra_arguments import ExtraArguments
 
-__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "number_given")
+__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
@@ -92,13 +90,9 @@ _OTHER_NAMES = {
     "--attention-data-parallel-size": "--attn-dp-size",
     "--enable-hicache": "--enable-hierarchical-cache",
 }
+_UNITS = {letter: 1000**power for power, letter in enumerate("kMGT", 1)}
+_UNITS |= {f"{letter}i": 1024**power for power, letter in enumerate("KMGT", 1)}
 _SHORTEST_ABBREVIATION = len("--ho")
-
-
-def number_given(flag: str, args: Sequence[str]) -> int | None:
-    """Return the whole number that ``args`` last give for ``flag``; None where there is none."""
-    text = ARGUMENTS.text(flag, args)
-    return (int(text) if text.isascii() and text.isdecimal() else 0) or None
 
 
 def _spelling(word: str) -> str | None:
@@ -117,4 +111,4 @@ def _owned_by(flag: str) -> str | None:
     return next((owned for name, owned in names.items() if name.startswith(flag)), None)
 
 
-ARGUMENTS = ExtraArguments(_spelling, _owned_by, OWNED_FLAGS)
+ARGUMENTS = ExtraArguments(_spelling, _owned_by, OWNED_FLAGS, _UNITS)

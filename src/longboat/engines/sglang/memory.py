@@ -8,7 +8,7 @@ from dataclasses import replace
 from longboat.core.plan import EngineMemory
 from longboat.engines.extra_arguments import number_in, with_types
 from longboat.engines.load_formats import FLAG, is_as_planned
-from longboat.engines.sglang.flags import ARGUMENTS, number_given
+from longboat.engines.sglang.flags import ARGUMENTS
 
 __all__ = ("CPU_MEMORY", "CPU_PAGE", "CPU_REQUESTS", "CPU_TOKENS", "memory_of")
 
@@ -24,6 +24,7 @@ CPU_MEMORY = EngineMemory(
 UNKNOWN = (
     "--quantization",
     "--cpu-offload-gb",
+    "--offload-group-size",
     "--json-model-override-args",
     FLAG,
     "--speculative-algorithm",
@@ -38,15 +39,15 @@ def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
 
     ``--dtype`` sets the bits of weights and cache, ``--kv-cache-dtype`` those of the cache alone.
     """
-    text, flags = ARGUMENTS.text, ARGUMENTS.flags(args)
+    text, number, flags = ARGUMENTS.text, ARGUMENTS.number, ARGUMENTS.flags(args)
     without_graphs = {"--disable-cuda-graph", "--disable-decode-cuda-graph"} & flags
     told = replace(
         with_types(defaults, text("--dtype", args), text("--kv-cache-dtype", args), CACHE_BITS),
-        cache_tokens=number_given("--max-total-tokens", args) or defaults.cache_tokens,
+        cache_tokens=number("--max-total-tokens", args) or defaults.cache_tokens,
         memory_ratio=number_in(text("--mem-fraction-static", args)),
-        sequences=number_given("--max-running-requests", args) or defaults.sequences,
-        batched_tokens=number_given("--chunked-prefill-size", args) or defaults.batched_tokens,
-        block_tokens=number_given("--page-size", args) or defaults.block_tokens,
+        sequences=number("--max-running-requests", args) or defaults.sequences,
+        batched_tokens=number("--chunked-prefill-size", args) or defaults.batched_tokens,
+        block_tokens=number("--page-size", args) or defaults.block_tokens,
         graphs=defaults.graphs and not without_graphs,
     )
     without = {FLAG} if is_as_planned(text(FLAG, args)) else set()

@@ -26,7 +26,7 @@ from longboat.engines.contract import (
     ZygoteRequest,
 )
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
-from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
+from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS
 from longboat.engines.vllm.media import media_arguments, media_env
 from longboat.engines.vllm.memory import memory_of
 from longboat.engines.vllm.speculation import proposes_from_hub, speculative_arguments
@@ -160,7 +160,7 @@ class VllmAdapter(EngineAdapter):
     def capacity(self, plan: GangPlan) -> int:
         """Return the argument's value, else the platform's default, for each data rank. KV cache may allow fewer."""
         on_gpu = bool(plan.head.gpu_ids) or plan.shape.resources.num_gpus > 0
-        each = number_given("--max-num-seqs", plan.extra_args) or (_GPU_CAPACITY if on_gpu else _CPU_CAPACITY)
+        each = ARGUMENTS.number("--max-num-seqs", plan.extra_args) or (_GPU_CAPACITY if on_gpu else _CPU_CAPACITY)
         return plan.shape.data * each
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:

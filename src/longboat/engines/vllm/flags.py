@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from longboat.engines.extra_arguments import ExtraArguments
 
-__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "is_on", "number_given")
+__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "is_on")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _DATA = "set the model's split.data instead, or the number of replicas"
@@ -34,6 +33,7 @@ OWNED_FLAGS: dict[str, str] = {
     "--grpc-port": _ADDRESS,
     "--root-path": _ADDRESS,
     "--api-key": _KEY,
+    "--hf-token": "set HF_TOKEN in engine.env instead: every user of a node can read command lines",
     "--api-server-count": "set the number of replicas instead: each engine has one API server",
     "--ssl-keyfile": _TLS,
     "--ssl-certfile": _TLS,
@@ -97,36 +97,16 @@ _SHORT = {
     "-dpe": "--data-parallel-size",
     "-dpm": "--data-parallel-size",
 }
-_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMgGtT]?)")
+_OTHER_NAMES = {"--device-memory-utilization": "--gpu-memory-utilization"}
+_UNITS = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
+_UNITS |= {letter: 1024**power for power, letter in enumerate("KMGT", 1)}
 _SHORTEST_ABBREVIATION = len("--ho")
-
-
-def number_given(flag: str, args: Sequence[str]) -> int | None:
-    """Return the whole number that ``args`` last give for ``flag``; None where there is none.
-
-    As vLLM does for tokens and bytes, it reads ``2k`` as 2000 and ``2K`` as 2048 (``human_readable_int``).
-    """
-    given = [number for text in ARGUMENTS.values(flag, args) if (number := _whole_number(text)) is not None]
-    return given[-1] or None if given else None
 
 
 def is_on(flag: str, args: Sequence[str]) -> bool:
     """Return whether ``args`` turn a switch on: the last of ``--flag`` and ``--no-flag`` counts."""
     found = [word for word in args if _spelling(word) == flag]
     return bool(found) and not found[-1].startswith(("--no-", "--no_"))
-
-
-def _whole_number(text: str) -> int | None:
-    found = _NUMBER.fullmatch(text)
-    if found is None:
-        return None
-    digits, unit = found.groups()
-    if not unit:
-        return int(digits) if "." not in digits else None
-    power = "kmgt".index(unit.lower()) + 1
-    if unit.islower():
-        return int(float(digits) * 1000**power)
-    return int(digits) * 1024**power if "." not in digits else None
 
 
 def _spelling(word: str) -> str | None:
@@ -137,7 +117,8 @@ def _spelling(word: str) -> str | None:
     if not name.startswith("--"):
         return _SHORT.get(name, name)
     name = name.replace("_", "-")
-    return f"--{name.removeprefix('--no-')}" if name.startswith("--no-") else name
+    name = f"--{name.removeprefix('--no-')}" if name.startswith("--no-") else name
+    return _OTHER_NAMES.get(name, name)
 
 
 def _owned_by(flag: str) -> str | None:
@@ -159,4 +140,4 @@ def _is_number(word: str) -> bool:
     return True
 
 
-ARGUMENTS = ExtraArguments(_spelling, _owned_by, OWNED_FLAGS)
+ARGUMENTS = ExtraArguments(_spelling, _owned_by, OWNED_FLAGS, _UNITS)

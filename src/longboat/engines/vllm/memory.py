@@ -8,14 +8,16 @@ from dataclasses import replace
 from longboat.core.plan import EngineMemory
 from longboat.engines.extra_arguments import number_in, with_types
 from longboat.engines.load_formats import FLAG, is_as_planned
-from longboat.engines.vllm.flags import ARGUMENTS, is_on, number_given
-from longboat.engines.vllm.speculation import NEEDS_NO_MEMORY
+from longboat.engines.vllm.flags import ARGUMENTS, is_on
+from longboat.engines.vllm.speculation import needs_memory
 
 __all__ = ("memory_of",)
 
 UNKNOWN = (
     "--quantization",
+    "--quantization-config",
     "--cpu-offload-gb",
+    "--offload-group-size",
     "--hf-overrides",
     "--hf-config-path",
     FLAG,
@@ -28,7 +30,7 @@ UNKNOWN = (
     "--decode-context-parallel-size",
 )
 """Flags with which vLLM takes more or less memory than the model's files say."""
-CACHE_BITS = {"fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_inc": 8, "bfloat16": 16, "auto": 0}
+CACHE_BITS = {"fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_inc": 8, "bfloat16": 16, "float16": 16, "auto": 0}
 
 
 def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
@@ -36,17 +38,17 @@ def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
 
     ``--dtype`` sets the bits of weights and cache, ``--kv-cache-dtype`` those of the cache alone.
     """
-    text, flags = ARGUMENTS.text, ARGUMENTS.flags(args)
+    text, number, flags = ARGUMENTS.text, ARGUMENTS.number, ARGUMENTS.flags(args)
     ratio = number_in(text("--gpu-memory-utilization", args))
     told = replace(
         with_types(defaults, text("--dtype", args), text("--kv-cache-dtype", args), CACHE_BITS),
-        cache_bytes=number_given("--kv-cache-memory-bytes", args) or (0 if ratio else defaults.cache_bytes),
+        cache_bytes=number("--kv-cache-memory-bytes", args) or (0 if ratio else defaults.cache_bytes),
         memory_ratio=ratio,
-        sequences=number_given("--max-num-seqs", args) or defaults.sequences,
-        batched_tokens=number_given("--max-num-batched-tokens", args) or defaults.batched_tokens,
-        block_tokens=number_given("--block-size", args) or defaults.block_tokens,
+        sequences=number("--max-num-seqs", args) or defaults.sequences,
+        batched_tokens=number("--max-num-batched-tokens", args) or defaults.batched_tokens,
+        block_tokens=number("--block-size", args) or defaults.block_tokens,
         graphs=defaults.graphs and not is_on("--enforce-eager", args),
     )
-    without = {"--speculative-config"} if NEEDS_NO_MEMORY in text("--speculative-config", args) else set()
+    without = set() if needs_memory(text("--speculative-config", args)) else {"--speculative-config"}
     without |= {FLAG} if is_as_planned(text(FLAG, args)) else set()
     return replace(told, unknown=(*told.unknown, *sorted(flags & set(UNKNOWN) - without)))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-__all__ = ("NEEDS_NO_MEMORY", "proposes_from_hub", "speculative_arguments")
+__all__ = ("needs_memory", "proposes_from_hub", "speculative_arguments")
 
 _METHODS = {"draft": "draft_model"}
 """Method of the fleet file → vLLM's name, where it differs."""
 _LOOKUP = 3
-NEEDS_NO_MEMORY = '"method": "ngram"'
-"""Part of the setting by which proposals take no memory of an accelerator."""
 
 
 def speculative_arguments(method: str, tokens: int, model: str | None, lookup: int | None) -> tuple[str, ...]:
@@ -22,6 +20,14 @@ def speculative_arguments(method: str, tokens: int, model: str | None, lookup: i
     if method == "ngram":
         told |= {"prompt_lookup_max": lookup or _LOOKUP, "prompt_lookup_min": 1}
     return (f"--speculative-config={json.dumps(told)}",)
+
+
+def needs_memory(setting: str) -> bool:
+    """Return whether what proposes tokens takes memory of an accelerator, by vLLM's ``--speculative-config``."""
+    try:
+        return bool(json.loads(setting)["method"] != "ngram")
+    except (ValueError, TypeError, KeyError):
+        return True
 
 
 def proposes_from_hub(args: Sequence[str]) -> bool:

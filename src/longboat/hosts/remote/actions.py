@@ -154,7 +154,7 @@ async def _fleet(host: RemoteHost, _step: Step) -> None:
     layout = host.plan.layout
     draft = f"{layout.software}/fleet.draft.yaml"
     await host.ssh.put(draft, host.fleet.encode())
-    up = f"{layout.launcher} up {draft} --detach </dev/null && mv {draft} {layout.fleet}"
+    up = f"{layout.launcher} up {draft} --detach </dev/null && mv -T {draft} {layout.fleet}"
     host.ssh.require(await host.ssh.run(up, limit_s=FLEET_S), "the fleet is not up")
 
 

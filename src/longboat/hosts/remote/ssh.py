@@ -26,6 +26,8 @@ SSH_FAILED = 255
 MOST_AT_ONCE = 128
 """Commands on all hosts together that run at a time: each takes up to five descriptors, and a process may have 1024."""
 PIECE_BYTES = 1 << 20
+MOST_FOLDER_BYTES = 37
+"""Longest path of a folder in which ssh can make its sockets: 70 bytes follow, and 107 are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +150,19 @@ class SshHost:
 @contextlib.asynccontextmanager
 async def connections(file: HostsFile, hosts: Sequence[HostSection]) -> AsyncIterator[dict[str, SshHost]]:
     """Give a connection to each host, which is made when it is first used."""
-    with tempfile.TemporaryDirectory(prefix="lb-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="lb-", dir=_socket_folder(), ignore_cleanup_errors=True) as folder:
         turns = asyncio.Semaphore(MOST_AT_ONCE)
         opened = {host.host: SshHost(file, host, Path(folder), turns) for host in hosts}
         try:
             yield opened
         finally:
             await asyncio.gather(*(host.close() for host in opened.values()), return_exceptions=True)
+
+
+def _socket_folder() -> str:
+    """Return where the sockets of shared connections lie: a batch job's TMPDIR may be too long for them."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= MOST_FOLDER_BYTES else "/tmp"  # noqa: S108
 
 
 def _options(file: HostsFile, host: HostSection, folder: Path) -> list[str]:
@@ -189,12 +197,14 @@ def script_of(*names: str, variables: Mapping[str, str]) -> str:
 def _writing(path: str, mode: int, size: int) -> str:
     """Return a script that writes its input to a file. A cut input ends like a whole one, but is shorter.
 
-    Parts that a host left when it died go first: their writers, which their names end with, run no more.
+    Parts that a host left when it died go first: their writers, which their names end with, run no more. A writer may
+    be another user's, which no signal reaches.
     """
     return f"""umask 077
 is_whole() {{ [ "$(wc -c < "$part")" -eq {size} ] || {{ echo "not all of its {size} bytes came" >&2; false; }}; }}
+lives() {{ kill -0 "$1" 2>/dev/null || [ -d "/proc/$1" ]; }}
 target={shlex.quote(path)}
-for part in "$target".part.*; do kill -0 "${{part##*.}}" 2>/dev/null || rm -f "$part"; done
+for part in "$target".part.*; do lives "${{part##*.}}" || rm -f "$part"; done
 part=$target.part.$$
 cat > "$part" && is_whole && chmod {mode:o} "$part" && mv -T "$part" "$target" && exit 0
 rm -f "$part"

@@ -33,7 +33,7 @@ def settings_of(group: Forecast) -> tuple[str, ...]:
     split, load = group.fit.split, group.fit.load
     if engine_traits(group.engine).slots:
         tokens = load.cache_tokens or load.context_tokens * load.num_sequences
-        parts = [f"--ctx-size {tokens}", f"--parallel {load.num_sequences}"]
+        parts = [f"--ctx-size {tokens}", *memory_settings(group)]
         parts += ["--kv-unified"] if load.cache_tokens else []
         return (*parts, group.layer_setting) if group.layer_setting else tuple(parts)
     names = {
@@ -71,6 +71,11 @@ def _ranks_told(group: Forecast, tensor_option: str) -> list[str]:
 def memory_settings(group: Forecast) -> Iterator[str]:
     """Yield the settings of the engine's memory and numbers that are not the split's: those of a fleet file too."""
     load, vllm = group.fit.load, group.engine == "vllm"
+    if engine_traits(group.engine).slots:
+        yield f"--parallel {load.num_sequences}"
+        if load.kv_bits == 8:
+            yield from ("--cache-type-k q8_0", "--cache-type-v q8_0")
+        return
     if load.batched_tokens:
         yield f"{'--max-num-batched-tokens' if vllm else '--chunked-prefill-size'} {load.batched_tokens}"
     if load.engine_sequences:

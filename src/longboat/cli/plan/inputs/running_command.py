@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from longboat.catalog.quantized_names import quantized_name
 from longboat.catalog.shape.model_shape import ModelShape
@@ -15,6 +16,9 @@ from longboat.core.errors import UserInputError
 from longboat.core.plan import AdapterRoom, EngineMemory
 from longboat.planner.search.reasons import memory_settings
 from longboat.planner.search.search import SearchResult
+
+if TYPE_CHECKING:
+    from longboat.engines.extra_arguments import ExtraArguments
 
 __all__ = ("RunningRequest", "as_run", "is_command", "request_notes", "request_of")
 
@@ -32,7 +36,6 @@ STARTS = {
 VLLM_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")
 IN_HOST = "--kv-offloading-size"
 GIB = 1024**3
-UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 EXAMPLES = {"--max-model-len": 8192, "--context-length": 8192, "--ctx-size": 8192}
 # vLLM's words for the longest request that its memory has room for.
 FITTING = ("-1", "auto")
@@ -62,6 +65,7 @@ class _Reader:
     flags: Mapping[str, str]  # field of ``PlanRequest`` → flag; "model" too
     experts: tuple[str, ...]  # flags with which whole experts are divided
     text: Callable[[str, Sequence[str]], str]
+    number_in: Callable[[str], int | None]  # text → the whole number that the engine reads in it
     memory: Callable[[Sequence[str], EngineMemory], EngineMemory]
 
 
@@ -170,14 +174,14 @@ def _reader(program: str) -> _Reader:
         names = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size"}
         names |= {"data": "--data-parallel-size", "context": "--max-model-len", "model": "--model"}
         experts = ("--enable-expert-parallel", "--enable_expert_parallel", "-ep")
-        return _Reader(engine="vllm", flags=names, experts=experts, text=ARGUMENTS.text, memory=memory_of)
+        return _of_arguments("vllm", ARGUMENTS, names, memory_of, experts)
     if program.startswith("sglang"):
         from longboat.engines.sglang.flags import ARGUMENTS as SGLANG
         from longboat.engines.sglang.memory import memory_of as sglang_memory_of
 
         names = {"tensor": "--tp-size", "pipeline": "--pp-size", "data": "--dp-size"}
         names |= {"context": "--context-length", "model": "--model-path"}
-        return _Reader(engine="sglang", flags=names, experts=(), text=SGLANG.text, memory=sglang_memory_of)
+        return _of_arguments("sglang", SGLANG, names, sglang_memory_of)
     from longboat.engines.llamacpp.adapter import LlamaCppAdapter
     from longboat.engines.llamacpp.flags import text_given
 
@@ -187,7 +191,25 @@ def _reader(program: str) -> _Reader:
         flags=names,
         experts=(),
         text=text_given,
+        number_in=lambda text: int(text) if text.isdecimal() else None,
         memory=lambda args, _: LlamaCppAdapter().memory(args, "cuda"),
+    )
+
+
+def _of_arguments(
+    engine: str,
+    arguments: ExtraArguments,
+    flags: Mapping[str, str],
+    memory: Callable[[Sequence[str], EngineMemory], EngineMemory],
+    experts: tuple[str, ...] = (),
+) -> _Reader:
+    return _Reader(
+        engine=engine,
+        flags=flags,
+        experts=experts,
+        text=arguments.text,
+        number_in=arguments.number_in,
+        memory=memory,
     )
 
 
@@ -241,12 +263,10 @@ def _of_slots(reader: _Reader, args: Sequence[str], context: int, given: EngineM
 
 def _whole(reader: _Reader, flag: str, args: Sequence[str]) -> int:
     text = reader.text(flag, args)
-    scaled = re.fullmatch(r"(\d+)([KMG]?)|(\d+(?:\.\d+)?)([kmg])", text)
-    if text and scaled is None:
+    number = reader.number_in(text) if text else 0
+    if number is None:
         raise UserInputError(f"{flag} {text!r} is not a whole number", hint=f"{flag} {EXAMPLES.get(flag, 8)}")
-    if scaled is None:
-        return 0
-    return int(scaled[1]) * UNITS[scaled[2]] if scaled[1] else int(float(scaled[3]) * UNITS[scaled[4]])
+    return number
 
 
 def _format(reader: _Reader, args: Sequence[str]) -> str:

@@ -77,9 +77,7 @@ def _split(group: Forecast) -> str:
 
 
 def _args(group: Forecast) -> list[str]:
-    if engine_traits(group.engine).slots:
-        return ["--parallel", str(group.fit.load.num_sequences)]
     told = [word for setting in memory_settings(group) for word in setting.split()]
-    if group.shape.dtype == "float16":
+    if group.shape.dtype == "float16" and not engine_traits(group.engine).slots:
         told += ["--dtype", engine_traits(group.engine).dtype_half]
     return told

@@ -5,6 +5,6 @@ export XDG_RUNTIME_DIR
 mkdir -p "$(dirname "$UNIT_FILE")"
 cp "$SOFTWARE/$UNIT" "$UNIT_FILE.new"
 chmod 644 "$UNIT_FILE.new"
-mv "$UNIT_FILE.new" "$UNIT_FILE"
+mv -T "$UNIT_FILE.new" "$UNIT_FILE"
 systemctl $MANAGER daemon-reload
 systemctl $MANAGER enable --quiet "$UNIT"
