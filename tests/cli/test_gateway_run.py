@@ -259,7 +259,7 @@ def write(path: Path, content: Any) -> Path:
         ),
         ((ENGINE, "--keys=/k", "--auth=none"), "--keys: a key file is given", "leave one"),
         ((ENGINE, "--config=/nowhere.yaml"), "--config: /nowhere.yaml cannot be read: No such file", "YAML"),
-        ((ENGINE, "--api-key-env=UNSET_VARIABLE"), "UNSET_VARIABLE is not set", "secret"),
+        ((ENGINE, "--api-key-env=UNSET_VARIABLE"), "UNSET_VARIABLE is not set", "export UNSET_VARIABLE="),
         (("--api-key-env=X",), "--api-key-env: it belongs to --upstream, which is not given", "api_key_env"),
     ],
 )

@@ -48,6 +48,12 @@ def test_each_command_has_a_whole_line(words: tuple[str, ...]) -> None:
         assert line.endswith(command.get_short_help_str(1000))
 
 
+def test_help_of_plan_shows_how_to_plan_a_model() -> None:
+    usage, *_, last = (line for line in help_of("plan") if line)
+    assert usage == "Usage: longboat plan MODEL --on MACHINES [OPTIONS]"
+    assert "longboat plan model --help" in last
+
+
 def test_commands_below_plan_are_described_in_whole_sentences() -> None:
     told = " ".join(" ".join(help_of("plan")).split())
     for command in ALL[("plan",)].commands.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from longboat.cli.app import app, main
 from longboat.cli.plan import plan_tables
 from longboat.cli.plan.plan_command import LIMIT_MISSED
 from longboat.cli.shared import cluster_at_hand
+from longboat.cluster.host import hardware
+from longboat.cluster.preflight import surroundings
 from longboat.core.errors import ClusterError, UserInputError
 
 TWO = "A5000 + A4000, net=1GbE"
@@ -487,7 +490,13 @@ def test_offload_counts_the_requests_that_run_at_once() -> None:
     assert many["sequences"] < 1000
 
 
-def test_a_plan_for_this_machine_says_how_to_ask() -> None:
-    error = refused("plan", "Qwen3-8B", "--on", "here")
-    assert error.message == "a plan does not look at this machine"
-    assert "longboat check FILE --on here" in error.hint
+def test_machines_may_be_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_cards = replace(surroundings.this_machine(), num_gpus=0.0)
+    monkeypatch.setattr(surroundings, "this_machine", lambda: without_cards)
+    monkeypatch.setattr(hardware, "accelerator_name", str)
+    (best,) = document("plan", "Qwen3-0.6B", "--on", "Here")["plans"][:1]
+    assert "Desktop" in best["title"]
+    monkeypatch.setattr(surroundings, "this_machine", lambda: replace(without_cards, num_gpus=2.0))
+    monkeypatch.setattr(hardware, "accelerator_name", lambda: "NVIDIA GeForce RTX 4090")
+    best, *_ = document("plan", "Qwen3-32B", "--on", "here")["plans"]
+    assert "2 x RTX 4090" in best["title"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -78,6 +79,17 @@ def test_the_table_says_which_part_of_the_split_was_decided(split: str, shown: s
     out = io.StringIO()
     show_plan(load_fleet(text, "x"), planned(text), Console(file=out, width=250))
     assert shown in out.getvalue()
+
+
+def test_what_is_expected_is_readable_in_a_terminal_of_100_columns() -> None:
+    out = io.StringIO()
+    show_plan(load_fleet(AUTO, "x"), planned(AUTO), Console(file=out, width=100))
+    expected = [" ".join(line.split()) for line in out.getvalue().partition("EXPECTED")[2].splitlines()]
+    assert re.fullmatch(
+        r"tiny 8 x \d+\+\d+ \d+ \(\d+ … \d+\) [\d.]+ \([\d.]+ … [\d.]+\) \d+ [\d.]+ \d+", expected[1]
+    ), expected
+    assert expected[2].startswith("tiny: each rank on 1 CPU of ")
+    assert expected[2].endswith("; times are computed")
 
 
 def test_what_the_file_says_is_not_called_decided() -> None:

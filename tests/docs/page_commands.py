@@ -1,4 +1,4 @@
-"""The commands of README and guides, as a shell and the command line read them; and those that tests run."""
+"""The commands of pages, as a shell and the command line read them; and those that tests run."""
 
 from __future__ import annotations
 

@@ -273,6 +273,8 @@ MISTAKES = {
         "/srv/fleets/models/qwen",
     ),
     "hub model without hf:": ("models: [Qwen/Qwen3-0.6B]", "models[0]", "relative path", "hf:Qwen/Qwen3-0.6B"),
+    "model by its name in `fit` and `plan`": ("qwen3-0.6b", "", "is a relative path", "hf:Qwen/Qwen3-0.6B"),
+    "model that nothing knows": ("nothere", "", "is a relative path", "hf:ORGANISATION/NAME"),
     "built-in model without builtin:": ("tiny", "", "'tiny' is a relative path", "builtin:tiny"),
     "home folder": ("models: [~/qwen]", "models[0]", "another folder on each node", "absolute path"),
     "service of somebody else": (

@@ -24,8 +24,9 @@ def read_secret(*, file: str | None, variable: str | None, where: str, env: Mapp
     """
     secret = _read_file(file, where) if file is not None else env.get(str(variable), "")
     if not (secret := secret.strip()):
-        place = f"{file} is empty" if file is not None else f"the environment variable {variable} is not set here"
-        raise _refusal(where, place, "write the secret there")
+        if file is not None:
+            raise _refusal(where, f"{file} is empty", "write the secret into it")
+        raise _refusal(where, f"the environment variable {variable} is not set here", f"export {variable}=…")
     return secret
 
 

@@ -104,8 +104,7 @@ def choose(found: Found, users: int, model: str = "") -> Choice:
 
 def _asked(model: str, planner: Planner | None) -> Choice:
     if wrong := check_source(model, str(Path.cwd())):
-        of_hub = "" if ":" in model or "/" in model else ", or hf:ORGANISATION/NAME for a model of the hub"
-        raise UserInputError(wrong.what, hint=f"{wrong.hint}{of_hub}")
+        raise UserInputError(wrong.what, hint=wrong.hint)
     named = Choice(source=model, name=name_from_source(model))
     if planner is None or not model.startswith("hf:"):
         return named

@@ -115,6 +115,8 @@ def show_plan(asked: Fleet, plan: CheckedPlan, console: Console) -> None:
     if plan.decision.forecasts:
         console.print()
         console.print(_forecast_table(plan))
+        for line in _forecast_basis(plan):
+            console.print(Text(line, style="dim"), soft_wrap=True)
     for model, notes in plan.decision.notes.items():
         for note in notes:
             console.print(Text(f"! {model}: {note}", style="yellow"), soft_wrap=True)
@@ -149,7 +151,7 @@ def _forecast_table(plan: CheckedPlan) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("EXPECTED", "EACH RANK ON", "MEMORY", "KV TOKENS", "USERS", "TTFT", "ITL", "TOKENS/S", "SOURCE"):
+    for column in ("EXPECTED", "USERS", "TTFT ms", "ITL ms", "TOKENS/S", "GiB", "KV TOKENS"):
         table.add_column(column)
     for row in _forecast_rows(plan):
         table.add_row(*row)
@@ -157,20 +159,26 @@ def _forecast_table(plan: CheckedPlan) -> Any:
 
 
 def _forecast_rows(plan: CheckedPlan) -> Iterator[tuple[str, ...]]:
-    """Yield users of all replicas; memory of the fullest rank; figures of the mean request."""
+    """Yield users of all replicas; figures of the mean request; memory of the fullest rank."""
     for model, forecast in plan.decision.forecasts.items():
         told, demand = forecast.outcome, forecast.demand
-        memory = f"{forecast.rank_bytes / GIB:.2f} GiB" if forecast.fit.ranks else "-"
-        start = (model, forecast.layout.hardware, memory)
-        users = f"{demand.users} x {demand.prompt_tokens}+{demand.output_tokens}"
+        memory = f"{forecast.rank_bytes / GIB:.2f}" if forecast.fit.ranks else "-"
+        start = (model, f"{demand.users} x {demand.prompt_tokens}+{demand.output_tokens}")
         if told is None:
-            yield (*start, "-", users, "-", "-", "-", "does not fit")
+            yield (*start, "does not fit", "-", "-", memory, "-")
             continue
-        tokens, speed = str(forecast.fit.num_kv_tokens), f"{forecast.tokens_per_s:.0f}"
-        yield (*start, tokens, users, _interval(told.ttft_s, 0), _interval(told.itl_s, 1), speed, told.itl_s.provenance)
+        times = (_interval(told.ttft_s, 0), _interval(told.itl_s, 1), f"{forecast.tokens_per_s:.0f}")
+        yield (*start, *times, memory, str(forecast.fit.num_kv_tokens))
+
+
+def _forecast_basis(plan: CheckedPlan) -> Iterator[str]:
+    """Yield on what hardware each rank is expected, and where its times come from."""
+    for model, forecast in plan.decision.forecasts.items():
+        source = f"; times are {forecast.outcome.itl_s.provenance}" if forecast.outcome else ""
+        yield f"{model}: each rank on {forecast.layout.hardware}{source}"
 
 
 def _interval(number: Number, digits: int) -> str:
     """Return an interval of seconds in milliseconds."""
     value, low, high = (f"{seconds * 1e3:.{digits}f}" for seconds in (number.value, number.low, number.high))
-    return f"{value} ms ({low} … {high})"
+    return f"{value} ({low} … {high})"

@@ -115,13 +115,12 @@ def _print_table(found: list[InstalledEnvironment]) -> None:
     from longboat.cli.shared.console import make_console
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "ENGINE", "VERSION", "PLATFORM", "SIZE", "INSTALLED", "PYTHON"):
+    for heading in ("NAME", "SIZE", "INSTALLED", "PYTHON"):  # a name is engine-version-platform
         table.add_column(heading, overflow="fold")
     for item in found:
         row = _row(item)
         size = f"{int(row['size_bytes']) / 1e9:.1f} GB"
-        first = (str(row[key]) for key in ("name", "engine", "version", "platform"))
-        table.add_row(*first, size, str(row["installed_at"]), str(row["python"]))
+        table.add_row(str(row["name"]), size, str(row["installed_at"])[:10], str(row["python"]))
     # A pipe has no width; print one line for each environment there.
     make_console(width=_PIPE_COLUMNS).print(table)
 

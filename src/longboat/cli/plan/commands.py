@@ -11,7 +11,12 @@ from longboat.cli.plan import plan_options as options
 
 __all__ = ("cost", "fit", "plan_app")
 
-plan_app = typer.Typer(cls=options.ModelGroup, no_args_is_help=True, rich_markup_mode=None)
+plan_app = typer.Typer(
+    cls=options.ModelGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="longboat plan model --help lists the options of a plan.",
+)
 
 Rows = Annotated[Path, typer.Argument(metavar="FILE.csv", help="Measured rows: docs/concepts/prediction.md.")]
 Catalog = Annotated[list[Path] | None, typer.Option("--catalog", help="A catalog file of your own; may be repeated.")]

@@ -55,7 +55,7 @@ class PlanRequest:
         str,
         _option(
             "--on",
-            'Machines: "4x(2xRTX4090), net=10GbE", a cluster file, or live; for plan also "any of: 8xH100, 4xL40S".',
+            'Machines: "4x(2xRTX4090), net=10GbE", a cluster file, here or live; also "any of: 8xH100, 4xL40S".',
         ),
     ] = ""
     add: Annotated[list[str] | None, _option("--add", 'More nodes: "1x(2xRTX4090)". May be repeated.')] = None
@@ -177,6 +177,10 @@ class ModelGroup(CommandList):
     """``longboat plan Qwen3-32B`` is ``longboat plan model Qwen3-32B``."""
 
     default_command = "model"
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the way the group is used most: a model in place of a command."""
+        return ["MODEL --on MACHINES [OPTIONS]"]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Treat a first word that is not a command as the model."""

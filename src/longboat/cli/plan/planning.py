@@ -36,7 +36,7 @@ from longboat.planner.search.ranking import Plan
 from longboat.planner.search.reasons import explained
 from longboat.planner.search.search import SearchResult
 
-__all__ = ("Planner", "check_generates", "machines_of", "own_calibration", "planner_for", "read_shape")
+__all__ = ("HERE", "Planner", "check_generates", "machines_of", "own_calibration", "planner_for", "read_shape")
 
 GENERATING_MODELS = ("LMHeadModel", "ChatModel", "GLMModel", "DoubleHeadsModel")
 """Endings of classes that generate text although they end in Model."""
@@ -44,7 +44,7 @@ LIVE = "live"
 HERE = "here"
 HUB_PREFIX = "hf:"
 OFFLINE = "HF_HUB_OFFLINE"
-DEFAULT_ON = "give machines: --on '4x(2xRTX4090), net=10GbE', --on cluster.yaml or --on live"
+DEFAULT_ON = "give machines: --on '4x(2xRTX4090), net=10GbE', --on cluster.yaml, --on here or --on live"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,14 +198,16 @@ def planner_for(request: PlanRequest) -> Planner:
 
 
 def machines_of(on: str, library: Library) -> Cluster:
-    """Return the machines of ``--on``: a text, a cluster file, or ``live``. Raises UserInputError, ClusterError."""
+    """Return the machines of ``--on``: a text, a cluster file, ``live`` or ``here``.
+
+    Raises UserInputError, ClusterError.
+    """
     if not on.strip():
         raise UserInputError("no machines are given", hint=DEFAULT_ON)
     if on.strip().lower() == LIVE:
         return _live(library)
     if on.strip().lower() == HERE:
-        hint = 'write it as "1x(1xRTX4090)"; longboat check FILE --on here looks at this machine'
-        raise UserInputError("a plan does not look at this machine", hint=hint)
+        return _here(library)
     path = Path(on)
     if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
         return _of_file(path, on, library)
@@ -227,6 +229,17 @@ def _live(library: Library) -> Cluster:
 
     with connect_quickly() as session:
         return cluster_of_nodes(session.nodes(), library)
+
+
+def _here(library: Library) -> Cluster:
+    """Return this machine, with the cards that its driver names."""
+    from longboat.cluster.host.hardware import accelerator_name
+    from longboat.cluster.preflight.surroundings import this_machine
+    from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS, cluster_of_nodes
+
+    name = accelerator_name()
+    labels = {ACCELERATOR_LABELS[0]: name} if name else {}
+    return cluster_of_nodes([replace(this_machine(), labels=labels)], library)
 
 
 def _text(path: Path) -> str:

@@ -25,7 +25,7 @@ def simulate(
         str, typer.Option("--policies", help="Routing policies, with commas between; or all.")
     ] = "cost",
     on: Annotated[
-        str, typer.Option("--on", help='Machines: "8xH100", a cluster file, or live; else this machine.')
+        str, typer.Option("--on", help='Machines: "8xH100", a cluster file, here or live.  [default: here]')
     ] = "",
     model: Annotated[str | None, typer.Option("--model", help="The model, where the file has several.")] = None,
     replicas: Annotated[int | None, typer.Option("--replicas", help="Replicas, instead of the file's.")] = None,

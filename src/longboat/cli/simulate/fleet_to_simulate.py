@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
 
 from longboat.cli.file.target import read_target
-from longboat.cli.plan.planning import Planner, machines_of, own_calibration, read_shape
+from longboat.cli.plan.planning import HERE, Planner, machines_of, own_calibration, read_shape
 from longboat.cli.shared.catalog_files import read_library
 from longboat.cli.simulate.simulate_options import SimulateRequest, parse_event
 from longboat.core.errors import UserInputError
-from longboat.core.topology import Node
 from longboat.core.wanted import WantedModel
 from longboat.engines.card_parts import planned_memory
 from longboat.engines.model_arguments import arguments_of
 from longboat.engines.registry import adapter_for, splits_of
 from longboat.planner.machines.cluster import Cluster
-from longboat.planner.machines.cluster_live import cluster_of_nodes
 from longboat.planner.machines.engine_choice import ENGINE_KINDS
 from longboat.planner.machines.pools import pools_of
 from longboat.planner.memory.split_shape import AskedSplit
@@ -159,18 +156,9 @@ def _room(layout: Layout, cluster: Cluster) -> int:
 
 def _cluster(request: SimulateRequest, engine: str) -> Cluster:
     """Return the machines, with the file's engine where ``--on`` names none and the planner knows it."""
-    cluster = _machines(request)
+    cluster = machines_of(request.on or HERE, read_library())
     named = next((name for name, kind in ENGINE_KINDS.items() if kind == engine), "")
     return cluster if cluster.engine else replace(cluster, engine=named)
-
-
-def _machines(request: SimulateRequest) -> Cluster:
-    library = read_library()
-    if request.on:
-        return machines_of(request.on, library)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    this = Node(node_id="", address="", num_cpus=float(os.cpu_count() or 1), memory_bytes=memory)
-    return cluster_of_nodes([this], library)
 
 
 def _given_limits(request: SimulateRequest, kv_tokens: int) -> EngineLimits:

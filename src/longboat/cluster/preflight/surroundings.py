@@ -12,6 +12,7 @@ from longboat.builtin import describe, is_builtin, names
 from longboat.catalog.formats.hf_config import facts_from_config, read_config
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.catalog.readers.gguf_shape import facts_from_shape
+from longboat.cluster.host.hardware import node_memory_bytes
 from longboat.cluster.preflight.adapters import Findings, adapter_paths, adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis, shape_of_file, with_knowledge
@@ -72,7 +73,7 @@ def this_machine() -> Node:
         hostname=socket.gethostname(),
         num_cpus=float(os.cpu_count() or 1),
         num_gpus=float(gpus),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=node_memory_bytes(),
         is_head=True,
     )
 

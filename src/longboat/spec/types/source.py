@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 __all__ = ("UNUSABLE", "SourceMistake", "check_source", "is_fetched", "is_gguf", "is_local_path", "name_from_source")
@@ -27,6 +28,7 @@ STORAGE = (*BUCKETS, *URLS, FILES)
 """How sources begin that nodes fetch into their store of weights."""
 BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
 UNUSABLE_IN_STORAGE = re.compile(r"[\0-\x20\x7f\\\ud800-\udfff]")
+BUILT_IN_NAMES = ("tiny", "random-")
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 MAX_NAME = 63
 
@@ -129,12 +131,29 @@ def _check_other(source: str, folder: str) -> SourceMistake:
     if not source.strip():
         return SourceMistake(what="the source is empty", hint="write builtin:tiny, /a/folder or hf:org/name")
     absolute = posixpath.normpath(posixpath.join(folder, source))
-    hints = [f"write {absolute} (the nodes see absolute paths only)"]
-    if BARE_HUB.fullmatch(source):
-        hints.append(f"or hf:{source} for the Hugging Face hub")
-    elif "/" not in source and BUILTIN.fullmatch(f"builtin:{source}"):
-        hints.append(f"or builtin:{source} for a built-in model")
-    return SourceMistake(what=f"{source!r} is a relative path", hint=", ".join(hints))
+    hints = [f"write {absolute} (the nodes see absolute paths only)", *_other_places(source)]
+    return SourceMistake(what=f"{source!r} is a relative path", hint=", or ".join(hints))
+
+
+def _other_places(source: str) -> Iterator[str]:
+    """Yield what a relative path may mean beside a folder."""
+    if "/" in source:
+        if BARE_HUB.fullmatch(source):
+            yield f"hf:{source} for the Hugging Face hub"
+        return
+    if BUILTIN.fullmatch(f"builtin:{source}") and source.startswith(BUILT_IN_NAMES):
+        yield f"builtin:{source} for a built-in model"
+    else:
+        yield f"hf:{_hub_name(source) or 'ORGANISATION/NAME'} for the Hugging Face hub"
+
+
+def _hub_name(model: str) -> str:
+    """Return the repository of a model that the catalog has under this name, as `fit` and `plan` print it."""
+    from longboat.catalog.library import built_in_library
+    from longboat.catalog.names import normal_name
+
+    found = (entry.hub for entry in built_in_library().models.values() if normal_name(entry.name) == normal_name(model))
+    return next(found, "")
 
 
 def name_from_source(source: str) -> str:
