@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,7 +59,7 @@ models:
     context: 2048
     replicas: 2
     resources: {gpus: %(gpus)g, cpus: 0.5}
-    engine: {environment: %(environment)s, args: [%(args)s]}
+    engine: {environment: %(environment)s, args: [%(args)s], env: {%(env)s}}
 """
 
 
@@ -92,6 +93,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--args", default="", help="more arguments of the engines, by comma")
     parser.add_argument("--gpus", type=float, default=0.25, help="of each of the two engines of the part resume")
     parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--kills-s", type=float, default=600.0, help="begin no kill after this time")
+    parser.add_argument("--env", default="", help="of the engines of the part resume, as in \"NAME: '1'\"")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="copy the logs of each part there")
     return parser.parse_args()
 
 
@@ -105,8 +109,16 @@ def fleet(options: argparse.Namespace, run: Path, text: str) -> Iterator[FleetLa
         yield lab
     finally:
         lab.stop_watching()
+        _keep_logs(run, options.logs)
         lab.cli("down", timeout_s=120)
         lab.end()
+
+
+def _keep_logs(run: Path, folder: Path | None) -> None:
+    for log in run.rglob("*.log") if folder else ():
+        kept = folder / run.name / log.relative_to(run)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(log, kept)
 
 
 def speed(options: argparse.Namespace, run: Path, console: Console) -> dict[str, Any]:
@@ -185,18 +197,22 @@ def resume(options: argparse.Namespace, run: Path, console: Console) -> dict[str
         levels = [(one["resume"], one["resume_detail"]) for one in lab.replicas("a")]
         console.print(levels, markup=False)
         console.print(lab.must("status", timeout_s=60), markup=False)
-        calm = _streams(lab, [])
-        hit = _streams(lab, range(options.kills))
-        found = {"levels": levels, "calm": calm, "killed": hit, "resumed": num_resumed(lab.local_port)}
-    console.print({key: found[key] for key in ("calm", "killed", "resumed")}, markup=False)
+        found: dict[str, Any] = {"levels": levels}
+        for name, kills in (("calm", ()), ("killed", range(options.kills))):
+            found[name] = _streams(lab, kills, options.kills_s)
+            console.print({name: found[name], "resumed": num_resumed(lab.local_port)}, markup=False)
+        found["resumed"] = num_resumed(lab.local_port)
     return found
 
 
-def _streams(lab: FleetLab, kills: Sequence[int]) -> dict[str, Any]:
+def _streams(lab: FleetLab, kills: Sequence[int], kills_s: float) -> dict[str, Any]:
     url = f"http://127.0.0.1:{lab.local_port}"
-    back_s = []
+    back_s: list[float] = []
     with Load(url, "a", num_clients=16, max_tokens=1000, timeout_s=120.0, more={"ignore_eos": True}) as load:
+        ends_s = time.monotonic() + kills_s
         for number in kills:
+            if time.monotonic() > ends_s:
+                break
             time.sleep(2.0)
             victims = lab.replicas("a")
             os.kill(victims[number % len(victims)]["ranks"][0]["pid"], signal.SIGKILL)

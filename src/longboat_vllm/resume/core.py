@@ -72,7 +72,8 @@ def _grammar_start(manager_class: Any) -> Any:
     if hasattr(manager_class, "_get_constraint_bounds"):
         return _start_by_bounds
     if hasattr(manager_class, "should_advance") and hasattr(manager_class, "trim_reasoning_for_advance"):
-        return _start_by_trimming
+        takes_ids = "new_token_ids" in inspect.signature(manager_class.should_advance).parameters
+        return _start_by_trimming if takes_ids else _start_by_reasoner
     raise UnexpectedShapeError("nothing says where in a request's tokens its grammar begins")
 
 
@@ -91,3 +92,17 @@ def _start_by_trimming(manager: Any, request: Any, prior: list[int]) -> int | No
     if not manager.should_advance(request, new_token_ids=prior):
         return None
     return len(prior) - len(manager.trim_reasoning_for_advance(request, prior))
+
+
+def _start_by_reasoner(manager: Any, request: Any, prior: list[int]) -> int | None:
+    """Find it as vLLM 0.26 does, step by step: its scheduler asks about a request, and not about new tokens."""
+    reasoner = manager._get_reasoner(request)
+    if reasoner is None or manager.should_fill_bitmask(request):  # this call finds out whether the prompt ended it
+        return 0
+    tokens = list(request.all_token_ids)
+    begin = len(tokens) - len(prior)
+    for place in range(begin, len(tokens)):
+        if reasoner.is_reasoning_end_streaming(tokens[: place + 1], tokens[place : place + 1]):
+            request.structured_output_request.reasoning_ended = True
+            return place + 1 - begin
+    return None
