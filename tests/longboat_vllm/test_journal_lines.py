@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from longboat_vllm.resume.carry import CarriedRequest
 from longboat_vllm.resume.journal_lines import JournalLines
 
@@ -10,7 +12,11 @@ def chat(choice: int, text: str) -> bytes:
     return b'data: {"choices":[{"index":%d,"delta":{"content":"%s"}}]}\n\n' % (choice, text.encode())
 
 
-ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+def delta(text: str) -> bytes:
+    return b'data: {"choices":[{"index":0,"delta":{%s}}]}\n\n' % text.encode()
+
+
+ROLE = delta('"role":"assistant","content":""')
 
 
 def test_ids_of_each_choice_come_with_its_own_event() -> None:
@@ -22,12 +28,27 @@ def test_ids_of_each_choice_come_with_its_own_event() -> None:
     assert lines.feed(chat(1, "b")) == b": ids 1 2,3\nid: 1.2\n" + chat(1, "b")
 
 
-def test_event_in_which_nothing_was_generated_leaves_the_ids_for_the_next() -> None:
+@pytest.mark.parametrize("role", [ROLE, delta('"reasoning_content":null,"role":"assistant","content":""')])
+def test_event_in_which_nothing_was_generated_leaves_the_ids_for_the_next(role: bytes) -> None:
     request = CarriedRequest(num_choices=1)
     lines = JournalLines(request)
     request.note(0, [1])
-    assert lines.feed(ROLE) == b"id: 0\n" + ROLE
+    assert lines.feed(role) == b"id: 0\n" + role
     assert lines.feed(chat(0, "a")).startswith(b": ids 0 1\nid: 1\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        '"role":null,"content":null,"reasoning_content":null,"tool_calls":[{"index":0,"function":{"arguments":"{"}}]',
+        '"role":"assistant","tool_calls":[{"index":0,"function":{"name":"row"}}]',
+        '"role":"assistant","content":"a"',
+    ],
+)
+def test_event_with_a_role_and_words_tells_its_ids(words: str) -> None:
+    request = CarriedRequest(num_choices=1)
+    request.note(0, [1])
+    assert JournalLines(request).feed(delta(words)) == b": ids 0 1\nid: 1\n" + delta(words)
 
 
 def test_event_without_a_choice_tells_all_ids_that_wait() -> None:

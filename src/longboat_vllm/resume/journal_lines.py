@@ -12,8 +12,16 @@ _CHOICE = re.compile(rb'"choices": ?\[\{"index": ?(\d+)')
 _FIELDS = (b"data:", b"event:")
 _DONE = b"data: [DONE]"
 # Events without content of a choice: its ids wait for the next event, so that ids never precede their content.
-_BARE = (b'"delta":{"role":', b"event: response.created", b"event: response.in_progress", b"event: message_start")
-_ADDED = (b"event: response.output_item.added", b"event: response.content_part.added", b"event: content_block_start")
+_BARE = (
+    b"event: response.created",
+    b"event: response.in_progress",
+    b"event: message_start",
+    b"event: response.output_item.added",
+    b"event: response.content_part.added",
+    b"event: content_block_start",
+)
+_ROLE = b'"role":"assistant"'
+_ONLY_ROLE = re.compile(rb'"delta":\{(?:"[a-z_]+":(?:null|""|\[\]|"assistant"),?)+\}')
 
 
 class JournalLines:
@@ -42,7 +50,8 @@ class JournalLines:
     def _told(self, event: bytes) -> bytes:
         if _DONE in event or not event.startswith(_FIELDS):
             return event
-        lines = [] if event.startswith((*_BARE[1:], *_ADDED)) or _BARE[0] in event else self._ids_of(event)
+        is_bare = event.startswith(_BARE) or (_ROLE in event and _ONLY_ROLE.search(event))
+        lines = [] if is_bare else self._ids_of(event)
         counts = self._request.counts
         position = ".".join(str(counts.get(choice, 0)) for choice in range(max(1, self._request.num_choices)))
         return b"".join((*lines, b"id: ", position.encode(), b"\n", event))

@@ -6,6 +6,7 @@ import json
 import os
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -132,9 +133,46 @@ def test_a_client_comes_back_to_several_choices_at_any_event(up: FleetLab, model
     assert len(set(ids)) == len(ids) > 8
     assert len(names(events)) == 1
     for at in {0, 1, 2, 3, len(ids) // 2, len(ids) - 1}:
-        _, rest = stream(up, body, {"x-longboat-resume": token, "last-event-id": ids[at]})
+        _, rest = stream(up, body, come_back(token, ids[at]))
         assert words([*events[: at + 1], *rest]) == words(events), (ids, ids[at], rest)
         assert names(rest) <= names(events)
+
+
+def test_a_client_comes_back_to_a_tool_call_at_any_event(up: FleetLab) -> None:
+    """A busy engine sends several tokens at once; the rest must follow from the tokens that the client has."""
+    fields = {"name": {"type": "string", "maxLength": 24}, "knots": {"type": "integer", "maximum": 999}}
+    schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "row", "strict": True, "parameters": schema}}]
+    ask = {"temperature": 0, "max_tokens": 64, "tools": tools, "tool_choice": "required"}
+    bodies = [
+        json.dumps({"model": "s", "stream": True, "messages": [{"role": "user", "content": words}], **ask})
+        for words in ("Row the boat.", "Who rows, and how fast?", "Name the boat of the north.")
+    ]
+    with ThreadPoolExecutor(6) as pool:
+        wholes = list(pool.map(lambda body: stream(up, body), bodies))
+        points = []
+        for body, (token, events) in zip(bodies, wholes, strict=True):
+            ids = [event.partition("\n")[0].removeprefix("id: ") for event in events if event.startswith("id: ")]
+            assert len({place.partition("+")[0] for place in ids}) > 3, ids  # they count tokens, not events
+            points += [(body, token, events, ids, at) for at in range(0, len(ids), 3)]
+        rests = pool.map(lambda point: stream(up, point[0], come_back(point[1], point[3][point[4]])), points)
+        for (_, _, events, ids, at), (_, rest) in zip(points, rests, strict=True):
+            assert arguments([*events[: at + 1], *rest]) == arguments(events), (ids, ids[at], rest)
+
+
+def come_back(token: str, event_id: str) -> dict[str, str]:
+    return {"x-longboat-resume": token, "last-event-id": event_id}
+
+
+def arguments(events: list[str]) -> str:
+    """Return the name and the arguments of the calls in a stream."""
+    said = ""
+    for event in events:
+        for line in event.split("\n"):
+            for choice in json.loads(line[6:])["choices"] if line.startswith("data: {") else ():
+                for call in choice["delta"].get("tool_calls") or ():
+                    said += (call["function"].get("name") or "") + (call["function"].get("arguments") or "")
+    return said
 
 
 def stream(up: FleetLab, body: str, more: dict[str, str] | None = None) -> tuple[str, list[str]]:
