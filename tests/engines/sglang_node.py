@@ -1,4 +1,7 @@
-"""The fixture ``sglang_node``: real SGLang engines, forked from one zygote, since SGLang takes long to import."""
+"""The fixture ``sglang_node``: real SGLang engines, forked from one zygote, since SGLang takes long to import.
+
+All processes of a run of tests share the zygote.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from longboat.engines.launch.overlay import build_overlay
 from longboat.engines.launch.process import RankProcess, start_rank
 from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote, stop_all
 from longboat.engines.registry import adapter_for
+from side_by_side import shared_folder
 
 __all__ = ("SGLANG_PYTHON", "SglangNode", "sglang_node")
 
@@ -87,13 +91,14 @@ async def _token_or_end(plan: GangPlan, url: str, rank: RankProcess) -> bool:
 
 @pytest.fixture(scope="session")
 def sglang_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangNode]:
-    """Make one node for all tests of a run, at its first use."""
-    folder = tmp_path_factory.mktemp("node")
+    """Make one node for all tests of a process, at its first use."""
     environment = environment_at("sglang", Path(SGLANG_PYTHON))
-    overlay = str(build_overlay(folder, environment))
+    shared, owner = shared_folder(tmp_path_factory)
+    overlay = str(build_overlay(shared, environment))
     preload_env = ADAPTER.preload_env(environment, offline=True)
-    starting = ensure_zygote(environment, overlay, preload_env, folder, os.getpid(), wait_s=IMPORT_DEADLINE_S)
+    starting = ensure_zygote(environment, overlay, preload_env, shared, owner, wait_s=IMPORT_DEADLINE_S)
     zygote = asyncio.run(starting)
     assert zygote is not None, "the zygote takes too long to import SGLang"
-    yield SglangNode(folder, environment, overlay, zygote)
-    stop_all(folder)
+    yield SglangNode(tmp_path_factory.mktemp("node"), environment, overlay, zygote)
+    if owner == os.getpid():
+        stop_all(shared)
