@@ -118,6 +118,18 @@ async def test_counters_stay_while_a_worker_is_away_and_after_it_was_replaced() 
         assert served(await gathered.ask(MetricsQuery())) == 6
 
 
+async def test_gauges_end_with_their_worker() -> None:
+    one, two, gathered = pair()
+    one.state.metrics.series("m", "a").preempted += 1
+    one.state.table.table = SimpleNamespace(scaling={"gone": {"wanted": 2}, "m": {"wanted": 1}})
+    two.state.table.table = SimpleNamespace(scaling={"m": {"wanted": 3}})
+    await gathered.ask(MetricsQuery())
+    one.pid, one.state.metrics, one.state.table.table = -5, Metrics(process="worker-0"), two.state.table.table
+    snapshot = await gathered.ask(MetricsQuery())
+    assert snapshot["series"][0]["preempted"] == 0
+    assert snapshot["scaling"] == {"m": {"wanted": 3}}
+
+
 async def test_losses_are_told() -> None:
     _, _, gathered = pair()
     assert (await gathered.ask(MetricsQuery()))["events"] == {"log_lines_dropped": 4}

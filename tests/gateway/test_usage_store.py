@@ -157,6 +157,18 @@ def test_file_that_fails_later_stops_the_writing_only(tmp_path: Path, caplog: py
     assert caplog.text.count("cannot be used") == 1
 
 
+def test_file_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "usage.db"
+    store = opened(path)
+    spend(store)
+    store.flush()
+    for file in tmp_path.iterdir():
+        file.rename(tmp_path.parent / f"moved-{file.name}")
+    spend(store)
+    store.close()
+    assert opened(path).all_totals_today(START_S) == {"ann": 11}
+
+
 async def test_run_flushes_when_it_ends(tmp_path: Path) -> None:
     store = opened(tmp_path / "usage.db")
     task = asyncio.create_task(store.run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ class UsageFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None  # which file the connection has
 
     def open(self) -> None:
         """Make or open the file.
@@ -83,9 +85,21 @@ class UsageFile:
             self._connection = None
 
     def _connected(self) -> sqlite3.Connection:
+        """Return the connection to the file that the path names now: what a removed file gets would be lost."""
+        if self._connection is not None and self._opened != _identity(self.path):
+            self.close()
         if self._connection is None:
             self._connection = _connect(self.path)
+            self._opened = _identity(self.path)
         return self._connection
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _connect(path: Path) -> sqlite3.Connection:
