@@ -50,7 +50,10 @@ class FakeNode:
             case MetricsQuery():
                 return Metrics().snapshot()
             case UsageQuery():
-                days = [{"day": "2026-01-02", "tenant": tenant, "model": "m", "requests": 1} for tenant in "ab"]
+                days = [
+                    {"day": "2026-01-02", "tenant": tenant, "model": "m", "requests": 1}
+                    for tenant in (query.tenant or "ab")
+                ]
                 limits = [{"tenant": name, "kind": "tokens_per_day", "limit": 9} for name in "ab"]
                 outside = {"model": "x", "kind": "requests_per_day", "limit": 5}
                 return {"days": days, "limits": [*limits, outside], "missing": []}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +55,7 @@ class FakeWorker(LocalAnswers):
                 remote_counters=None,
             ),
             owners=SimpleNamespace(find={}.get),
-            usage=SimpleNamespace(report=lambda days, now_s: self.rows),
+            usage=SimpleNamespace(report=lambda days, now_s, tenant: self.rows),
             live=SimpleNamespace(policy=Policy()),
             table=SimpleNamespace(upstreams=list, table=None),
             connections=set(),
@@ -182,6 +184,14 @@ async def test_usage_of_one_shared_file_is_not_counted_twice() -> None:
     one.rows = [Row("2026-01-02", "a", "m", 10)]
     two.rows = [Row("2026-01-02", "a", "m", 11)]  # with what it has not written yet
     assert [r["requests"] for r in (await gathered.ask(UsageQuery()))["days"]] == [11]
+
+
+async def test_requests_go_on_while_usage_is_read() -> None:
+    one, _, _ = pair()
+    went_on = threading.Event()
+    one.state.usage.report = lambda days, now_s, tenant: [Row("2026-01-02", "a", "m", int(went_on.wait(20.0)))]
+    asyncio.get_running_loop().call_later(0.01, went_on.set)
+    assert [r["requests"] for r in (await one.ask(UsageQuery()))["days"]] == [1]
 
 
 async def test_owner_is_found_wherever_it_is_known() -> None:

@@ -67,6 +67,16 @@ def test_report_is_by_day_tenant_and_model(tmp_path: Path) -> None:
     assert len(store.report(1, START_S)) == 3
 
 
+def test_report_of_one_tenant_has_written_and_new_rows_of_it_alone(tmp_path: Path) -> None:
+    store = opened(tmp_path / "usage.db")
+    spend(store)
+    spend(store, "bob")
+    store.flush()
+    spend(store, "ann", "n")
+    spend(store, "bob", "n")
+    assert [(row.tenant, row.model) for row in store.report(1, START_S, "ann")] == [("ann", "m"), ("ann", "n")]
+
+
 @pytest.mark.parametrize("flushed", [True, False])
 def test_report_tells_what_is_written_and_what_is_not(tmp_path: Path, flushed: bool) -> None:
     store = opened(tmp_path / "usage.db")

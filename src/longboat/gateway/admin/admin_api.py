@@ -205,8 +205,8 @@ async def _usage(call: AdminCall) -> Refusal | AdminAnswer:
     days = whole_number(call.query.get("days", str(USAGE_DAYS)), 366)
     if days is None:
         return bad_query("days", 366)
-    document = await call.node.ask(UsageQuery(days))
-    rows = [row for row in document["days"] if call.only in (None, row["tenant"])]
+    document = await call.node.ask(UsageQuery(days, call.only))
+    rows = document["days"]
     limits = [limit for limit in document["limits"] if call.only in (None, limit.get("tenant"))]
     rests = with_rests(limits, rows, day_of(time.time()))
     return AdminAnswer(200, {"days": rows, "limits": rests, "missing": document["missing"]})

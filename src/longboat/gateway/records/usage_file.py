@@ -32,7 +32,7 @@ INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, m
 """
 _ADDED_LATER = ("sent", "cost_nanos")
 """Columns that files of version 1 do not have."""
-_SINCE = "SELECT * FROM usage WHERE day >= ? ORDER BY day, tenant, model"
+_SINCE = "SELECT * FROM usage WHERE day >= ?1 AND (?2 IS NULL OR tenant = ?2)"
 
 Key = tuple[str, str, str]  # day, tenant, model
 Counts = list[int]  # requests, prompt, completion, cached tokens; sent outside, cost in billionths
@@ -73,9 +73,9 @@ class UsageFile:
                 connection.execute("ROLLBACK")
             raise
 
-    def rows_since(self, first_day: str) -> dict[Key, Counts]:
-        """Read the rows of a day and of those after it."""
-        with closing(self._connected().execute(_SINCE, (first_day,))) as cursor:
+    def rows_since(self, first_day: str, tenant: str | None) -> dict[Key, Counts]:
+        """Read the rows of a day and of those after it. tenant: None: of all"""
+        with closing(self._connected().execute(_SINCE, (first_day, tenant))) as cursor:
             return {row[:3]: list(row[3:]) for row in cursor}
 
     def close(self) -> None:
