@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -87,7 +88,8 @@ async def _metrics(call: AdminCall, method: str) -> Refusal | AdminAnswer:
         return not_allowed(call.caller, "the metrics", "viewer")
     snapshot = await call.node.ask(MetricsQuery())
     node = host_gauges(call.state.config.state_folder)
-    return AdminAnswer(200, render({**snapshot, "node": node}), CONTENT_TYPE)
+    text = await asyncio.to_thread(render, {**snapshot, "node": node})  # 0.1 s with two thousand series
+    return AdminAnswer(200, text, CONTENT_TYPE)
 
 
 async def _load(call: AdminCall, method: str) -> Refusal | AdminAnswer:
