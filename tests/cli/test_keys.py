@@ -94,6 +94,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 Run = Callable[..., Done]
 
 
+@pytest.mark.parametrize("keys", [[{"key_id": "a", "tenant": "t", "sha256": 1}], [{"key_id": 5}], "x", None])
+def test_keys_of_a_fleet_that_cannot_be_read_are_an_error_with_a_hint(
+    longboat: Run, cluster: Cluster, keys: object
+) -> None:
+    values = controller_values(cluster.apps.all())
+    cluster.put(document_with(cluster.apps.all(), {**values, "policy": {**values["policy"], "keys": keys}}))
+    done = longboat("keys", "list")
+    assert done.returncode == 3 and "the running fleet's keys cannot be read" in done.stderr
+    assert "longboat up FILE" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_key_is_shown_once_and_kept_by_its_digest(longboat: Run, cluster: Cluster) -> None:
     done = longboat("keys", "create", "--tenant", "search", "--note", "web", "--expires", "1.5")
     key = done.stdout.strip()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from test_recent import record
 from longboat.core.errors import ClusterError
 from longboat.core.policy import AdapterRights, AdminCredential, Policy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
+from longboat.gateway.admin import admin_api
 from longboat.gateway.admin.admin_api import answer, is_admin_path
 from longboat.gateway.admin.admin_call import AdminAnswer
 from longboat.gateway.admin.node_query import MetricsQuery, NodeQuery, UsageQuery
@@ -50,7 +52,10 @@ class FakeNode:
             case MetricsQuery():
                 return Metrics().snapshot()
             case UsageQuery():
-                days = [{"day": "2026-01-02", "tenant": tenant, "model": "m", "requests": 1} for tenant in "ab"]
+                days = [
+                    {"day": "2026-01-02", "tenant": tenant, "model": "m", "requests": 1}
+                    for tenant in (query.tenant or "ab")
+                ]
                 limits = [{"tenant": name, "kind": "tokens_per_day", "limit": 9} for name in "ab"]
                 outside = {"model": "x", "kind": "requests_per_day", "limit": 5}
                 return {"days": days, "limits": [*limits, outside], "missing": []}
@@ -332,6 +337,13 @@ async def test_viewer_steers_nothing(path: str) -> None:
     state = State()
     assert await ask(state, path, VIEWER, method="POST") == (403, "not_allowed")
     assert not state.node.draining
+
+
+async def test_requests_go_on_while_metrics_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on = threading.Event()
+    monkeypatch.setattr(admin_api, "render", lambda snapshot: b"%d" % went_on.wait(20.0))
+    asyncio.get_running_loop().call_later(0.01, went_on.set)
+    assert await ask(State(), "/metrics", VIEWER) == (200, b"1")
 
 
 async def test_operator_drains_and_ends_the_drain() -> None:

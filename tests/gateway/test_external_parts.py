@@ -73,6 +73,7 @@ def test_addresses_of_one_host_have_labels_of_their_own() -> None:
         (None, HOLD_S),
         ("7", 7.0),
         ("nonsense", HOLD_S),
+        ("²", HOLD_S),
         ("-3", HOLD_S),
         ("999999999", LONGEST_HOLD_S),
         ("Fri, 15 Jan 2027 08:01:00 GMT", 60.0),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +55,7 @@ class FakeWorker(LocalAnswers):
                 remote_counters=None,
             ),
             owners=SimpleNamespace(find={}.get),
-            usage=SimpleNamespace(report=lambda days, now_s: self.rows),
+            usage=SimpleNamespace(report=lambda days, now_s, tenant: self.rows),
             live=SimpleNamespace(policy=Policy()),
             table=SimpleNamespace(upstreams=list, table=None),
             connections=set(),
@@ -118,6 +120,18 @@ async def test_counters_stay_while_a_worker_is_away_and_after_it_was_replaced() 
         assert served(await gathered.ask(MetricsQuery())) == 6
 
 
+async def test_gauges_end_with_their_worker() -> None:
+    one, two, gathered = pair()
+    one.state.metrics.series("m", "a").preempted += 1
+    one.state.table.table = SimpleNamespace(scaling={"gone": {"wanted": 2}, "m": {"wanted": 1}})
+    two.state.table.table = SimpleNamespace(scaling={"m": {"wanted": 3}})
+    await gathered.ask(MetricsQuery())
+    one.pid, one.state.metrics, one.state.table.table = -5, Metrics(process="worker-0"), two.state.table.table
+    snapshot = await gathered.ask(MetricsQuery())
+    assert snapshot["series"][0]["preempted"] == 0
+    assert snapshot["scaling"] == {"m": {"wanted": 3}}
+
+
 async def test_losses_are_told() -> None:
     _, _, gathered = pair()
     assert (await gathered.ask(MetricsQuery()))["events"] == {"log_lines_dropped": 4}
@@ -170,6 +184,14 @@ async def test_usage_of_one_shared_file_is_not_counted_twice() -> None:
     one.rows = [Row("2026-01-02", "a", "m", 10)]
     two.rows = [Row("2026-01-02", "a", "m", 11)]  # with what it has not written yet
     assert [r["requests"] for r in (await gathered.ask(UsageQuery()))["days"]] == [11]
+
+
+async def test_requests_go_on_while_usage_is_read() -> None:
+    one, _, _ = pair()
+    went_on = threading.Event()
+    one.state.usage.report = lambda days, now_s, tenant: [Row("2026-01-02", "a", "m", int(went_on.wait(20.0)))]
+    asyncio.get_running_loop().call_later(0.01, went_on.set)
+    assert [r["requests"] for r in (await one.ask(UsageQuery()))["days"]] == [1]
 
 
 async def test_owner_is_found_wherever_it_is_known() -> None:

@@ -123,6 +123,16 @@ async def in_redis(url: str, tenant: str) -> tuple[int, int, int]:
     return int(found[b"requests"]), int(found[b"tokens"]), int(found[b"today"])
 
 
+async def test_a_call_is_known_as_long_as_its_counts_are(server: redis_server.RedisServer) -> None:
+    """A gateway may be cut off from Redis for hours before it repeats a call whose reply was lost."""
+    from redis.asyncio import Redis
+
+    async with gateways(server.url, 1) as (counters,), Redis.from_url(server.url) as client:
+        assert await counters.reserve(LIMITED, tokens=1, now_s=START_S) is None
+        (last,) = await client.keys("{longboat:f}:last:*")
+        assert await client.ttl(last) >= await client.ttl("{longboat:f}:used:a") > DAY_S
+
+
 class FlakyProxy:
     """Stands before Redis; cuts connections at random: before the question, or before the answer."""
 

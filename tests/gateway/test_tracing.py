@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from gateway_lab import RawClient, settled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_recent import record
@@ -176,6 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.headers.append(dict(self.headers))
         self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
         self.send_header("content-length", "0")
+        self.send_header("location", "/elsewhere")
         self.end_headers()
         self.server.arrived.set()
 
@@ -246,6 +248,48 @@ def test_collector_that_is_busy_is_asked_again(collector: Collector, statuses: l
     real.close(DEADLINE_S)
     assert (real.num_exported, real.num_dropped) == (exported, 1 - exported)
     assert len(collector.requests) == len(statuses) + exported
+
+
+def test_a_redirect_takes_neither_spans_nor_headers_elsewhere(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret")
+    followed = []
+    monkeypatch.setattr(_Handler, "do_GET", lambda self: followed.append(dict(self.headers)), raising=False)
+    collector.statuses.append(302)
+    real = Tracer(f"http://127.0.0.1:{collector.server_port}")
+    real.finish(real.start(None), record())
+    real.close(DEADLINE_S)
+    assert (real.num_exported, real.num_dropped, followed) == (0, 1, [])
+
+
+def test_spans_are_named_by_method_and_route(collector: Collector) -> None:
+    real = Tracer(f"http://127.0.0.1:{collector.server_port}")
+    paths = {
+        "/v1/responses/resp_1": "GET /v1/responses/{id}",
+        "/v1/responses/resp_1/cancel": "GET /v1/responses/{id}/cancel",
+        "/v1/responses": "GET /v1/responses",
+        "/tokenizer_info": "GET /tokenizer_info",
+    }
+    for path in paths:
+        span = real.start(None)
+        span.method = "GET"
+        real.finish(span, record(path=path, attempts=()))
+    real.close(DEADLINE_S)
+    spans = [s for r in collector.requests for s in r.resource_spans[0].scope_spans[0].spans]
+    methods = {a.value.string_value for s in spans for a in s.attributes if a.key == "http.request.method"}
+    assert [s.name for s in spans] == list(paths.values()) and methods == {"GET"}
+
+
+async def test_a_request_without_a_body_is_traced_by_its_method(make_gateway: Any, make_upstream: Any) -> None:
+    gateway = await make_gateway(await make_upstream())
+    collected = Collected()
+    tracer = gateway.state.accounting.tracer = Tracer("", export=collected)
+    client = await RawClient.to(gateway)
+    assert (await client.get("/tokenizer_info")).status == 200
+    settled(gateway)
+    tracer.close(DEADLINE_S)
+    assert [item.span.method for item in collected.finished] == ["GET"]
 
 
 def test_collector_gets_the_headers_of_the_environment(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:

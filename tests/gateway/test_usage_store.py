@@ -67,6 +67,16 @@ def test_report_is_by_day_tenant_and_model(tmp_path: Path) -> None:
     assert len(store.report(1, START_S)) == 3
 
 
+def test_report_of_one_tenant_has_written_and_new_rows_of_it_alone(tmp_path: Path) -> None:
+    store = opened(tmp_path / "usage.db")
+    spend(store)
+    spend(store, "bob")
+    store.flush()
+    spend(store, "ann", "n")
+    spend(store, "bob", "n")
+    assert [(row.tenant, row.model) for row in store.report(1, START_S, "ann")] == [("ann", "m"), ("ann", "n")]
+
+
 @pytest.mark.parametrize("flushed", [True, False])
 def test_report_tells_what_is_written_and_what_is_not(tmp_path: Path, flushed: bool) -> None:
     store = opened(tmp_path / "usage.db")
@@ -155,6 +165,18 @@ def test_file_that_fails_later_stops_the_writing_only(tmp_path: Path, caplog: py
     assert store.problem is None
     assert store.all_totals_today(START_S)["ann"] == 22
     assert caplog.text.count("cannot be used") == 1
+
+
+def test_file_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "usage.db"
+    store = opened(path)
+    spend(store)
+    store.flush()
+    for file in tmp_path.iterdir():
+        file.rename(tmp_path.parent / f"moved-{file.name}")
+    spend(store)
+    store.close()
+    assert opened(path).all_totals_today(START_S) == {"ann": 11}
 
 
 async def test_run_flushes_when_it_ends(tmp_path: Path) -> None:

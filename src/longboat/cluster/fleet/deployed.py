@@ -145,11 +145,17 @@ def plain_policy(policy: Policy) -> dict[str, Any]:
 
 
 def key_book_in(values: Mapping[str, Any]) -> KeyBook | None:
-    """Return the controller's keys; None where it has no policy."""
+    """Return the controller's keys; None where it has no policy. Raise ClusterError where they cannot be read."""
     from longboat.spec.files.keys_file import key_book_from
 
     policy = values.get("policy")
-    return key_book_from(policy) if policy and policy.get("salt") else None
+    if not policy or not policy.get("salt"):
+        return None
+    try:
+        return key_book_from(policy)
+    except (KeyError, TypeError, ValueError) as error:
+        hint = "longboat down, then longboat up FILE: it takes the keys of this machine's home folder"
+        raise ClusterError(f"the running fleet's keys cannot be read: {error}", hint=hint) from None
 
 
 def values_with_keys(values: Mapping[str, Any], book: KeyBook) -> dict[str, Any]:

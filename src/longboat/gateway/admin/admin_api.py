@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -87,7 +88,8 @@ async def _metrics(call: AdminCall, method: str) -> Refusal | AdminAnswer:
         return not_allowed(call.caller, "the metrics", "viewer")
     snapshot = await call.node.ask(MetricsQuery())
     node = host_gauges(call.state.config.state_folder)
-    return AdminAnswer(200, render({**snapshot, "node": node}), CONTENT_TYPE)
+    text = await asyncio.to_thread(render, {**snapshot, "node": node})  # 0.1 s with two thousand series
+    return AdminAnswer(200, text, CONTENT_TYPE)
 
 
 async def _load(call: AdminCall, method: str) -> Refusal | AdminAnswer:
@@ -205,8 +207,8 @@ async def _usage(call: AdminCall) -> Refusal | AdminAnswer:
     days = whole_number(call.query.get("days", str(USAGE_DAYS)), 366)
     if days is None:
         return bad_query("days", 366)
-    document = await call.node.ask(UsageQuery(days))
-    rows = [row for row in document["days"] if call.only in (None, row["tenant"])]
+    document = await call.node.ask(UsageQuery(days, call.only))
+    rows = document["days"]
     limits = [limit for limit in document["limits"] if call.only in (None, limit.get("tenant"))]
     rests = with_rests(limits, rows, day_of(time.time()))
     return AdminAnswer(200, {"days": rows, "limits": rests, "missing": document["missing"]})

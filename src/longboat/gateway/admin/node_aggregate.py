@@ -12,6 +12,8 @@ from longboat.gateway.records.metrics import merge, process_gauges
 
 __all__ = ("NodeAggregate",)
 
+_GAUGES = ("in_flight", "waiting", "preempted")
+
 
 class NodeAggregate:
     """Asks every worker at once. A worker that does not reply in time is named in ``missing``.
@@ -54,5 +56,5 @@ def _pid(snapshot: Mapping[str, Any]) -> Any:
 
 def _counts_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """Keep what a process counted, without what it was doing: it is away."""
-    series = [{**item, "in_flight": 0, "waiting": 0} for item in snapshot["series"]]
-    return {**snapshot, "series": series, "upstreams": [], "processes": []}
+    series = [{**item, **dict.fromkeys(_GAUGES, 0)} for item in snapshot["series"]]
+    return {**snapshot, "series": series, "upstreams": [], "processes": [], "scaling": {}}

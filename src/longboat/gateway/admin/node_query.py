@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -82,11 +81,14 @@ class UsageQuery(Query, frozen=True, tag="usage"):
     """Asks for ``{"days": [UsageRow's fields …], "limits": of a day, "shared": whether processes keep one file}``."""
 
     days: _Count = USAGE_DAYS
+    # where given, only rows of this tenant are returned
+    tenant: str | None = None
+    is_slow: ClassVar[bool] = True
 
     def local(self, state: ObservedState) -> Reply:
-        rows = state.usage.report(self.days, state.clock.unix_s())
+        rows = state.usage.report(self.days, state.clock.unix_s(), self.tenant)
         shared = state.config.state_folder is not None
-        days = [dataclasses.asdict(row) for row in rows]
+        days = [vars(row) for row in rows]
         return {"days": days, "limits": daily_limits(state.live.policy), "shared": shared}
 
     def joined(self, replies: Sequence[Reply]) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from longboat.core.errors import ClusterError
@@ -40,7 +41,8 @@ class LocalAnswers:
 
     async def ask(self, query: NodeQuery) -> dict[str, Any]:
         self._state.accounting.flush()
-        return {**query.local(self._state), "missing": []}
+        found = await asyncio.to_thread(query.local, self._state) if query.is_slow else query.local(self._state)
+        return {**found, "missing": []}
 
 
 class LocalNode(LocalAnswers):

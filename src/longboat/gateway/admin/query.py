@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -57,6 +57,9 @@ class ObservedState(Protocol):
 
 class Query(msgspec.Struct, frozen=True, tag_field="query", forbid_unknown_fields=True):
     """One question. Replies are JSON documents; the process that queries several others adds ``missing``."""
+
+    # whether ``local`` takes long, and runs in a thread
+    is_slow: ClassVar[bool] = False
 
     def local(self, state: ObservedState) -> Reply:
         """Reply from the state of one process, whose accounts are settled."""

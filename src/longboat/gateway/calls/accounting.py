@@ -186,7 +186,8 @@ class Accounting:
         self.in_flight += 1
         if self.tracer is not None:
             noted = call.request.noted
-            call.span = self.tracer.start(noted.get(b"traceparent"), noted.get(b"tracestate"))
+            call.span = span = self.tracer.start(noted.get(b"traceparent"), noted.get(b"tracestate"))
+            span.method = call.method
         return None
 
     def _write_down(self, call: Call, record: Record, now_s: float) -> None:

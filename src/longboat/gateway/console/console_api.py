@@ -272,7 +272,7 @@ async def _document(state: ConsoleState, visitor: Visitor, section: str) -> dict
             return tenants_document(state.live.policy, await _metrics(state), only)
         case "traffic":
             return traffic_document(await _metrics(state), only, state.clock.unix_s())
-    usage = await state.node.ask(UsageQuery(_USAGE_DAYS))
+    usage = await state.node.ask(UsageQuery(_USAGE_DAYS, only))
     return usage_document(state.live.policy, usage, only, day_of(state.clock.unix_s()))
 
 

@@ -139,7 +139,7 @@ def _process(process: Mapping[str, Any]) -> Document:
 
 def usage_document(policy: Policy, usage: Document, only: str | None, today: str) -> Document:
     """Return use by day, the currency of each model's price, and what is left of daily limits. today: as days are"""
-    rows = [row for row in usage["days"] if only in (None, row["tenant"])]
+    rows = usage["days"]
     limits = [limit for limit in usage["limits"] if only in (None, limit.get("tenant"))]
     used = {row["model"] for row in rows if row.get("cost_nanos")}
     return {

@@ -94,7 +94,7 @@ def retry_after_s(value: str | None, now_unix_s: float) -> float:
     """Return the seconds of a Retry-After header: a number, or a date."""
     if value is None:
         return HOLD_S
-    if value.strip().isdigit():
+    if value.isascii() and value.strip().isdigit():
         return min(float(value), LONGEST_HOLD_S)
     try:
         seconds = parsedate_to_datetime(value).timestamp() - now_unix_s

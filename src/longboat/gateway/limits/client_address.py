@@ -10,6 +10,7 @@ __all__ = ("Network", "address_in", "client_address", "household")
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
+_MAX_HOPS = 16
 _HOUSEHOLD_BITS = 64
 """The part of an IPv6 address that its owner cannot choose."""
 
@@ -38,10 +39,11 @@ def client_address(peer: str, forwarded: bytes, proxies: Sequence[Network]) -> A
     forwarded: the header ``X-Forwarded-For``; proxies: that the fleet trusts
     """
     found = address_in(peer)
-    for hop in reversed(forwarded.decode("latin-1").split(",")):
-        if found is None or not any(found in network for network in proxies):
+    for hop in reversed(forwarded.decode("latin-1").rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
+        before = address_in(hop)
+        if before is None or found is None or not any(found in network for network in proxies):
             break
-        found = address_in(hop) or found
+        found = before
     return found
 
 

@@ -139,7 +139,7 @@ end
 
 local answer = cjson.encode({known = known, answers = answers})
 redis.call('HSET', last_key, 'number', tostring(batch.number), 'answer', answer)
-redis.call('EXPIRE', last_key, 3600)
+redis.call('EXPIRE', last_key, batch.expiry_s)
 return answer
 """
 

@@ -43,7 +43,7 @@ def passed_on(noted: Mapping[bytes, bytes]) -> bytes:
 class Span:
     """One request's place in a trace, and one place for each of its attempts."""
 
-    __slots__ = ("_trace", "attempt_ids", "parent_id", "sampled", "span_id", "trace_id", "tracestate")
+    __slots__ = ("_trace", "attempt_ids", "method", "parent_id", "sampled", "span_id", "trace_id", "tracestate")
 
     def __init__(self, parent: TraceParent | None, tracestate: bytes, *, sampled: bool) -> None:
         self.trace_id = trace_id = parent.trace_id if parent else random.getrandbits(128) or 1
@@ -53,6 +53,7 @@ class Span:
         self.sampled = sampled
         self.tracestate = tracestate
         self.attempt_ids: list[int] = []
+        self.method = "POST"  # of the request
 
     def attempt(self) -> bytes:
         """Begin an attempt; return its header lines, ``traceparent`` and perhaps ``tracestate``."""

@@ -27,6 +27,14 @@ _SERVER: Final = 2
 _CLIENT: Final = 3
 _FLAGS: Final = 0x1 | 0x100  # a span is sampled, and it is known whether its parent is remote
 _REMOTE: Final = 0x200
+_STORED: Final = "/v1/responses/"
+
+
+class _Staying(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it would lose the spans, and take the headers' secrets elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
 class OtlpExport:
@@ -37,6 +45,7 @@ class OtlpExport:
         self._resource = {"service.name": "longboat-gateway", **resource}
         self._headers = {"content-type": "application/x-protobuf", **_own_headers()}
         self._stopping = threading.Event()
+        self._opener = urllib.request.build_opener(_Staying)
 
     def export(self, finished: Sequence[FinishedSpan]) -> bool:
         """Send a batch; try again where the collector asks for it."""
@@ -56,7 +65,7 @@ class OtlpExport:
         # The fleet file takes http:// and https:// addresses only.
         request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=_EXPORT_TIMEOUT_S) as answer:  # noqa: S310
+            with self._opener.open(request, timeout=_EXPORT_TIMEOUT_S) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             error.close()
@@ -95,14 +104,14 @@ def _add_spans(spans: list[bytes], finished: FinishedSpan) -> None:
     ) = record  # fmt: skip
     trace_id, parent_id, state = span.trace_id.to_bytes(16, "big"), span.parent_id, span.tracestate
     values = (
-        "POST", path, status, model, pool, prompt_tokens, completion_tokens, cached_tokens, request_id, tenant,
+        span.method, path, status, model, pool, prompt_tokens, completion_tokens, cached_tokens, request_id, tenant,
         (attempts[-1].replica or None) if attempts else None, reason or None, outcome, code or None,
     )  # fmt: skip
     has_failed = status >= 500 or outcome in ("broken", "engine_error")
     own = span_field(
-        trace_id, span.span_id, parent_id, state, f"POST {path}", _SERVER, _FLAGS | _REMOTE if parent_id else _FLAGS,
-        received_s, (0.0, ended_s), _OF_REQUEST, values, (routed_s, queued_s, granted_s, first_byte_s),
-        (code or outcome) if has_failed else "",
+        trace_id, span.span_id, parent_id, state, f"{span.method} {_route(path)}", _SERVER,
+        _FLAGS | _REMOTE if parent_id else _FLAGS, received_s, (0.0, ended_s), _OF_REQUEST, values,
+        (routed_s, queued_s, granted_s, first_byte_s), (code or outcome) if has_failed else "",
     )  # fmt: skip
     spans.append(own)
     for at, attempt_id in enumerate(span.attempt_ids[: len(attempts)]):
@@ -114,6 +123,12 @@ def _add_spans(spans: list[bytes], finished: FinishedSpan) -> None:
             (sent_s, failed_s), _OF_ATTEMPT, (replica, at + 1), (), failure,
         )  # fmt: skip
         spans.append(sending)
+
+
+def _route(path: str) -> str:
+    """Return the path without the id of a stored response: names of spans are few."""
+    start, found, rest = path.partition(_STORED)
+    return f"{start}{found}{{id}}{''.join(rest.partition('/')[1:])}" if found else path
 
 
 # the encoding of what stands once in an export: https://protobuf.dev/programming-guides/encoding/

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, m
 """
 _ADDED_LATER = ("sent", "cost_nanos")
 """Columns that files of version 1 do not have."""
-_SINCE = "SELECT * FROM usage WHERE day >= ? ORDER BY day, tenant, model"
+_SINCE = "SELECT * FROM usage WHERE day >= ?1 AND (?2 IS NULL OR tenant = ?2)"
 
 Key = tuple[str, str, str]  # day, tenant, model
 Counts = list[int]  # requests, prompt, completion, cached tokens; sent outside, cost in billionths
@@ -43,6 +44,7 @@ class UsageFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None  # which file the connection has
 
     def open(self) -> None:
         """Make or open the file.
@@ -71,9 +73,9 @@ class UsageFile:
                 connection.execute("ROLLBACK")
             raise
 
-    def rows_since(self, first_day: str) -> dict[Key, Counts]:
-        """Read the rows of a day and of those after it."""
-        with closing(self._connected().execute(_SINCE, (first_day,))) as cursor:
+    def rows_since(self, first_day: str, tenant: str | None) -> dict[Key, Counts]:
+        """Read the rows of a day and of those after it. tenant: None: of all"""
+        with closing(self._connected().execute(_SINCE, (first_day, tenant))) as cursor:
             return {row[:3]: list(row[3:]) for row in cursor}
 
     def close(self) -> None:
@@ -83,9 +85,21 @@ class UsageFile:
             self._connection = None
 
     def _connected(self) -> sqlite3.Connection:
+        """Return the connection to the file that the path names now: what a removed file gets would be lost."""
+        if self._connection is not None and self._opened != _identity(self.path):
+            self.close()
         if self._connection is None:
             self._connection = _connect(self.path)
+            self._opened = _identity(self.path)
         return self._connection
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _connect(path: Path) -> sqlite3.Connection:

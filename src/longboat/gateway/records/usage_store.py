@@ -143,17 +143,20 @@ class UsageStore:
                 totals[row.tenant] = totals.get(row.tenant, 0) + row.prompt_tokens + row.completion_tokens
         return totals
 
-    def report(self, days: int, now_s: float) -> list[UsageRow]:
+    def report(self, days: int, now_s: float, tenant: str | None = None) -> list[UsageRow]:
         """Return the rows of the last ``days`` UTC days, today included, by day, tenant and model.
+
+        tenant: None: of all. Many rows take long: call it in a thread.
 
         Counts that are not written yet are included. Where the file cannot be read, ``problem`` says so, and the
         rows are those of this process.
         """
         first = day_of(now_s - (days - 1) * _DAY_S)
         with self._file_lock:
-            rows = self._written(first)
+            rows = self._written(first, tenant)
             with self._added_lock:
-                _merge(rows, ((key, counts) for key, counts in self._added.items() if key[0] >= first))
+                new = ((key, counts) for key, counts in self._added.items() if key[0] >= first)
+                _merge(rows, ((key, counts) for key, counts in new if tenant in (None, key[1])))
         return [UsageRow(*key, *counts) for key, counts in sorted(rows.items())]
 
     def close(self) -> None:
@@ -168,11 +171,11 @@ class UsageStore:
         self._day_starts_s = now_s // _DAY_S * _DAY_S
         self._day_ends_s = self._day_starts_s + _DAY_S
 
-    def _written(self, first_day: str) -> dict[Key, Counts]:
+    def _written(self, first_day: str, tenant: str | None) -> dict[Key, Counts]:
         if self._file is None:
             return {}
         try:
-            return self._file.rows_since(first_day)
+            return self._file.rows_since(first_day, tenant)
         except (sqlite3.Error, OSError) as error:
             self._failed(self._file, error)
             return {}
