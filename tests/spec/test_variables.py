@@ -35,6 +35,11 @@ def test_literal_and_filled_text(written: str, value: str) -> None:
     assert read(text).whole().models[0].engine.env == {"A": value}
 
 
+def test_number_from_a_variable_of_an_engine_is_to_be_quoted_with_its_variable() -> None:
+    (problem,) = read("models:\n  - source: builtin:tiny\n    engine:\n      env:\n        A: ${COUNT}\n").problems
+    assert 'A: "${NAME}"' in problem.hint
+
+
 def test_missing_variables_are_told_with_everything_else() -> None:
     text = "models:\n  - source: ${NO_MODEL}\n    replicas: many\n  - source: builtin:tiny\n    context: ${ }\n"
     reading = read(text)

@@ -45,7 +45,8 @@ def _checked(value: object) -> object:
     for name, text in value.items():
         _check_name(str(name))
         if not isinstance(text, str):
-            raise mistake(f"the value of {name} is not text", f'put it in quotes: {name}: "1"')
+            hint = f'put it in quotes: {name}: "1", and a variable too: {name}: "${{NAME}}"'
+            raise mistake(f"the value of {name} is not text", hint)
         if "\0" in text or len(text) > MAX_VALUE or any("\ud800" <= letter <= "\udfff" for letter in text):
             raise mistake(
                 f"the value of {name} is longer than {MAX_VALUE} characters, or holds one that no variable can",
