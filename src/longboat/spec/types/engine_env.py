@@ -15,6 +15,8 @@ __all__ = ("EngineVariables",)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 MAX_VALUE = 32_768
 OURS = ("LONGBOAT_", "RAY_")
+SWITCHES = frozenset(f"LONGBOAT_{engine}_{part}" for engine in ("VLLM", "SGLANG") for part in ("PREFIXES", "RESUME"))
+"""Parts of the plugins that a model may do without."""
 SET_BY_LONGBOAT = frozenset(
     (
         "API_KEY",
@@ -58,7 +60,7 @@ def _checked(value: object) -> object:
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise mistake(f"{name!r} is not the name of an environment variable", "write it like HF_TOKEN")
-    if name.startswith(OURS) or name in SET_BY_LONGBOAT:
+    if (name not in SWITCHES and name.startswith(OURS)) or name in SET_BY_LONGBOAT:
         raise mistake(f"Longboat sets {name} itself", "leave it out; split, placement and resources decide it")
 
 
