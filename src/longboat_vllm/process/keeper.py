@@ -190,7 +190,7 @@ def _remove_folder(path: str) -> None:
 
 
 def _scratch_folder(run: str) -> str:
-    """Return where the scratch folders of a run folder lie: elsewhere, where sockets in it would have too long paths."""
+    """Return where the scratch folders of a run folder lie: elsewhere, where paths of sockets would be too long."""
     usual = os.path.join(run, "scratch")
     if len(os.fsencode(usual)) <= _MOST_SCRATCH:
         return usual
