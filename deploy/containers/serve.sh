@@ -28,8 +28,12 @@ stop() {
 trap stop TERM INT
 longboat node start --head --storage /state/gcs "$@"
 if [ -n "${LONGBOAT_FLEET_FILE:-}" ]; then
-    longboat up "$LONGBOAT_FLEET_FILE" --detach & # so that a signal need not wait for it
-    wait $!
+    # A day, since the first start downloads the weights; in the background, so that a signal need not wait for it.
+    longboat up "$LONGBOAT_FLEET_FILE" --detach --timeout 86400 &
+    wait $! || {
+        longboat status > /dev/null 2>&1 || exit 1
+        echo "the fleet that runs stays as it is; correct $LONGBOAT_FLEET_FILE, and start the container again" >&2
+    }
 fi
 # A node whose runner was killed is taken over by another one: 30 s are left for that.
 failures=0

@@ -104,6 +104,16 @@ def test_check_places_a_fleet_on_described_machines(longboat: Callable[..., Done
     assert places == ["models[0].placement.labels.gpu"]
 
 
+@pytest.mark.parametrize(("engine", "gpus"), [("llama.cpp", 0), ("vllm", 1)])
+def test_an_engine_for_processors_takes_no_described_card(
+    longboat: Callable[..., Done], tmp_path: Path, engine: str, gpus: int
+) -> None:
+    (path := tmp_path / "fleet.yaml").write_text(f"models: [{{source: 'builtin:tiny', engine: {engine}}}]")
+    document = json.loads(longboat("check", str(path), "--on", "1xH100", "--json").stdout)
+    (model,) = document["targets"][0]["plan"]["models"].values()
+    assert model["per_rank"]["num_gpus"] == gpus
+
+
 def test_a_file_from_stdin_is_merged_and_planned(
     longboat: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

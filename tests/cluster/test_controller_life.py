@@ -13,7 +13,8 @@ from longboat.cluster.fleet import controller
 from longboat.cluster.fleet.controller import FleetController
 from longboat.cluster.fleet.deployed import ENDING
 from longboat.cluster.fleet.serve_config import controller_document
-from longboat.cluster.protocol.messages import GatewayReport, NodeOrder, NodeReport
+from longboat.cluster.protocol.messages import Announcement, GatewayReport, NodeOrder, NodeReport
+from longboat.core.states import Phase, ReplicaState
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 
@@ -60,4 +61,16 @@ async def test_a_fleet_that_comes_up_after_a_down_that_was_cut_orders_its_nodes_
     assert all(loop.done() for loop in made._loops)
     await made.reconfigure(document)
     await asyncio.wait_for(daemon.ordered.wait(), 20)
+    await made.end_nodes()
+
+
+async def test_a_replica_hears_how_long_its_start_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "_alive_nodes", list)
+    fleet = load_fleet("models: [{source: 'builtin:tiny', update: {ready_s: 77}}]", "x")
+    made: Any = FleetController.__new__(FleetController)
+    await made.__init__(lambda _: Daemon(), nothing, nothing, deaf, deaf)
+    await made.reconfigure(controller_document(fleet, dump_fleet(fleet)))
+    state = ReplicaState(model=fleet.models[0].name, replica="r", generation=1, phase=Phase.LOADING, url="")
+    verdict = await made.announce(Announcement(state=state, slot=0, capacity=None, api_key="k"))
+    assert verdict.start_s == 77
     await made.end_nodes()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from longboat.cluster.gang import gang as gang_module
+from longboat.cluster.gang import phases as phases_module
 from longboat.cluster.gang import resume_prover as prover_module
 from longboat.cluster.gang.resume_prover import ProofMemory
 from longboat.cluster.gang.supervisor import GangRunner
@@ -207,6 +208,17 @@ async def test_a_rank_lost_while_starting_fails_the_start(engine_port: int) -> N
         await asyncio.wait_for(runner.bring_up(), 5)
     assert caught.value.log_tail == ("ValueError: no",)
     assert agents[1].stopped == [0.0]
+    assert controller.phases()[-1] is Phase.FAILED
+
+
+async def test_an_engine_that_hangs_while_it_starts_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases_module, "LIMIT_LOOK_S", 0.01)
+    runner, agents, controller, _ = build(1)  # nothing listens there
+    controller.verdict = Verdict(stop=False, start_s=0.2)
+    agents[0].phases, agents[1].phases = [Phase.LOADING], [Phase.LOADING]
+    with pytest.raises(EngineError, match=r"not ready 0 s after its start \(update.ready_s\); its phase is loading"):
+        await asyncio.wait_for(runner.bring_up(), 30)
+    assert [agent.stopped for agent in agents] == [[0.0], [0.0]]
     assert controller.phases()[-1] is Phase.FAILED
 
 

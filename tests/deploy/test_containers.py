@@ -157,6 +157,20 @@ def test_container_is_stopped_while_its_fleet_comes_up(stubs: Callable[..., dict
         (tmp_path / "never").open("w").close()  # ends the stub
 
 
+@pytest.mark.parametrize(("status", "looks"), [("0", 15), ("1", 0)], ids=["a fleet runs", "no fleet runs"])
+def test_container_with_a_mistake_in_its_file_serves_on_where_a_fleet_runs(
+    stubs: Callable[..., dict[str, str]], tmp_path: Path, status: str, looks: int
+) -> None:
+    answers = f'case "$1" in up) echo "$*" > "$HOME/up"; exit 2;; status) exit {status};; esac'
+    env = stubs(longboat=answers, sleep="", python3='echo look >> "$LOG"; exit 1')
+    env["LONGBOAT_FLEET_FILE"] = "fleet.yaml"
+    done = subprocess.run(["sh", str(FOLDER / "serve.sh")], env=env, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "--timeout 86400" in (tmp_path / "up").read_text(), "weights of a first start take longer than half an hour"
+    log = tmp_path / "log"
+    assert (len(log.read_text().splitlines()) if log.exists() else 0) == looks
+
+
 def test_token_that_cannot_be_read_is_said_with_its_remedy(
     stubs: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:

@@ -161,6 +161,12 @@ def test_clients_of_a_load_balancer_may_come_from_outside_the_cluster() -> None:
     assert "apps" in str(named["from"])
 
 
+def test_the_job_outlasts_the_time_for_the_fleet() -> None:
+    (job,) = (one for one in documents_of({"fleetTimeoutSeconds": 1_000_000}) if one["kind"] == "Job")
+    assert job["spec"]["activeDeadlineSeconds"] == 1_000_300
+    assert "--timeout 1000000\n" in job["spec"]["template"]["spec"]["containers"][0]["args"][0]
+
+
 def test_the_fleet_comes_up_while_helm_waits_for_the_gateways() -> None:
     (job,) = of_kind("tiny-values.yaml", "Job")
     assert "annotations" not in job["metadata"]

@@ -60,6 +60,11 @@ def test_command_equals_its_golden_file(name: str) -> None:
     assert text == golden.read_text()
 
 
+def test_longest_prompt_is_given_once_under_either_name() -> None:
+    plan = replace(CASES["single"], extra_args=("--max-input-length", "512"))
+    assert "--max-input-tokens" not in TgiAdapter().command(plan, 0, ENVIRONMENT, "").argv
+
+
 def test_secret_is_in_the_environment_only() -> None:
     command = TgiAdapter().command(CASES["single"], 0, ENVIRONMENT, "")
     assert command.env["API_KEY"] == "secret"

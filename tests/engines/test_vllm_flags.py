@@ -52,6 +52,13 @@ def test_word_that_is_no_flag_is_refused() -> None:
     assert "'dtype'" in problem.what
 
 
+def test_flag_and_value_in_one_word_are_refused() -> None:
+    (problem,) = ARGUMENTS.problems(("--seed=1", "--max-num-seqs 32"))
+    assert problem.where == "[1]"
+    assert problem.hint == 'write two: --max-num-seqs, "32"'
+    assert ARGUMENTS.problems(('--override-generation-config={"a b": 1}', "--chat-template", "--a b")) == ()
+
+
 def test_every_mistake_is_told() -> None:
     assert len(ARGUMENTS.problems(("--port", "1", "--host", "x", "--seed", "1"))) == 2
 

@@ -51,6 +51,18 @@ def test_packages_that_do_not_arrive_in_time_are_told(
     assert "continues" in caught.value.hint
 
 
+def test_engines_get_packages_of_their_own_python(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uv, asked = tmp_path / "uv", tmp_path / "asked"
+    uv.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    uv.chmod(0o755)
+    monkeypatch.setattr(bundle, "uv_program", lambda: uv)
+    request = BundleRequest(folder=tmp_path / "b", wheel=wheel, python="3.12", engines=["vllm"])
+    make_bundle(request, PackageSources(), lambda _: None)
+    own, engine = asked.read_text().splitlines()
+    assert "--python 3.12 " in own and own.endswith(LOCK)
+    assert "--python 3.11 " in engine and "vllm-" in engine
+
+
 def test_sources_that_hosts_compile_come_along(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uv, asked = tmp_path / "uv", tmp_path / "asked"
     uv.write_text(f'#!/bin/sh\nfor last; do :; done\ncat "$last" >> {asked}\n')

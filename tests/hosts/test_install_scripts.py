@@ -6,9 +6,14 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from longboat.hosts.plan.layout import Layout
+from longboat.hosts.plan.steps import Kind
+from longboat.hosts.remote.actions import ACTIONS
 from longboat.hosts.remote.ssh import script_of
 
 
@@ -69,3 +74,30 @@ def test_a_release_that_the_cut_run_has_installed_is_kept(tmp_path: Path) -> Non
     mark.touch()
     assert ended("release", tmp_path).returncode == 0
     assert mark.exists() and not (tmp_path / "calls").exists()
+
+
+async def test_a_fleet_has_hours_for_its_first_start_and_the_command_ends_before_ssh_does() -> None:
+    asked: list[tuple[str, float]] = []
+
+    async def put(*_: object) -> None:
+        pass
+
+    async def run(command: str, *, limit_s: float) -> None:
+        asked.append((command, limit_s))
+
+    layout = Layout(software="/s", data="/d", run="/s/run", unit_file="/u", is_system=True)
+    ssh = SimpleNamespace(put=put, run=run, require=lambda *_: None)
+    host: Any = SimpleNamespace(plan=SimpleNamespace(layout=layout), ssh=ssh, fleet="models: []")
+    step: Any = None
+    await ACTIONS[Kind.FLEET](host, step)
+    ((command, limit_s),) = asked
+    timeout_s = int(command.partition("--timeout ")[2].split()[0])
+    assert 3 * 3600 <= timeout_s < limit_s
+
+
+def test_the_record_replaces_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    given = {"SOFTWARE": str(tmp_path), "DATA": f"{tmp_path}/d", "RUN": f"{tmp_path}/r", "MANIFEST": "{}"}
+    done = subprocess.run(["sh", "-s"], input=script_of("folders", variables=given), text=True, timeout=30, check=False)
+    assert done.returncode != 0
+    assert not list((tmp_path / "manifest.json").iterdir())

@@ -81,6 +81,8 @@ def test_bundle_without_python_needs_that_python_on_the_host() -> None:
     wanted = replace(WANTED, is_bundle=True)
     assert "Python 3.11 is not there (it has: 3.12)" in told({"pythons": frozenset(("3.12",))}, wanted)[0]
     assert not told({"pythons": frozenset()}, replace(wanted, brings_python=True))
+    engines = replace(wanted, python="3.12", engines=(ENGINE,))
+    assert "Python 3.11 is not there (it has: 3.12)" in str(told({"pythons": frozenset(("3.12",))}, engines))
 
 
 def test_engines_and_software_share_a_disk() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -256,17 +257,38 @@ time.sleep(600)
 """
 
 
-def test_a_killed_rank_leaves_no_shared_memory_and_no_temporary_files(tmp_path: Path) -> None:
+@pytest.fixture
+def run_folder() -> Iterator[Path]:
+    """A run folder with a short path, as they usually are."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_killed_rank_leaves_no_shared_memory_and_no_temporary_files(tmp_path: Path, run_folder: Path) -> None:
     said = tmp_path / "said"
-    with kept([sys.executable, "-c", SHARER, str(said)], env={"LONGBOAT_RUN": str(tmp_path)}) as rank:
+    with kept([sys.executable, "-c", SHARER, str(said)], env={"LONGBOAT_RUN": str(run_folder)}) as rank:
         wait_until(said.exists, "the rank to make its files")
         segment, temporary = map(Path, said.read_text().split())
         assert segment.exists()
-        assert temporary.is_relative_to(tmp_path / "scratch") and temporary.exists()
+        assert temporary.is_relative_to(run_folder / "scratch") and temporary.exists()
         os.close(rank.lifeline_fd)
         rank.exit_event()
         assert not segment.exists()
-        assert list((tmp_path / "scratch").iterdir()) == []
+        assert list((run_folder / "scratch").iterdir()) == []
+
+
+def test_temporary_files_have_short_paths_where_the_run_folder_has_a_long_one(tmp_path: Path) -> None:
+    said, run = tmp_path / "said", tmp_path / ("job-1234567-" * 4)
+    run.mkdir()
+    with kept([sys.executable, "-c", SHARER, str(said)], env={"LONGBOAT_RUN": str(run)}) as rank:
+        wait_until(said.exists, "the rank to make its files")
+        temporary = Path(said.read_text().split()[1])
+        assert len(str(temporary.parent / str(uuid.uuid4()))) <= 107, "vLLM makes sockets of such names there"
+        assert temporary.parent.stat().st_mode & 0o077 == 0
+        os.close(rank.lifeline_fd)
+        rank.exit_event()
+        assert not temporary.parent.exists()
+    temporary.parent.parent.rmdir()
 
 
 def test_shared_memory_of_a_rank_that_dies_at_once_is_removed_too(tmp_path: Path) -> None:
@@ -298,8 +320,8 @@ def test_what_lay_in_shared_memory_before_is_left_alone(tmp_path: Path) -> None:
             path.unlink()
 
 
-def test_the_leftovers_of_a_killed_keeper_are_swept_by_the_next(tmp_path: Path) -> None:
-    stale = tmp_path / "scratch" / "4194304999"
+def test_the_leftovers_of_a_killed_keeper_are_swept_by_the_next(run_folder: Path) -> None:
+    stale = run_folder / "scratch" / "4194304999"
     stale.mkdir(parents=True)
-    with kept([sys.executable, "-c", "import time; time.sleep(600)"], env={"LONGBOAT_RUN": str(tmp_path)}):
+    with kept([sys.executable, "-c", "import time; time.sleep(600)"], env={"LONGBOAT_RUN": str(run_folder)}):
         assert not stale.exists()

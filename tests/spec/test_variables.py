@@ -35,6 +35,20 @@ def test_literal_and_filled_text(written: str, value: str) -> None:
     assert read(text).whole().models[0].engine.env == {"A": value}
 
 
+def test_parts_of_the_plugins_can_be_switched_off_for_a_model() -> None:
+    def asked(name: str) -> Reading:
+        return read(f"models:\n  - source: builtin:tiny\n    engine: {{kind: sglang, env: {{{name}: '0'}}}}\n")
+
+    assert asked("LONGBOAT_SGLANG_PREFIXES").whole().models[0].engine.env == {"LONGBOAT_SGLANG_PREFIXES": "0"}
+    (problem,) = asked("LONGBOAT_GANG").problems
+    assert "Longboat sets LONGBOAT_GANG itself" in problem.what
+
+
+def test_number_from_a_variable_of_an_engine_is_to_be_quoted_with_its_variable() -> None:
+    (problem,) = read("models:\n  - source: builtin:tiny\n    engine:\n      env:\n        A: ${COUNT}\n").problems
+    assert 'A: "${NAME}"' in problem.hint
+
+
 def test_missing_variables_are_told_with_everything_else() -> None:
     text = "models:\n  - source: ${NO_MODEL}\n    replicas: many\n  - source: builtin:tiny\n    context: ${ }\n"
     reading = read(text)

@@ -14,6 +14,7 @@ from longboat.core.plan import EngineMemory
 __all__ = ("ExtraArguments", "number_in", "with_types")
 
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
+_BOTH = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S+)")  # a flag and its value in one word
 _WEIGHT_BITS = {"float32": 32, "float": 32, "auto": 0, "half": 0, "float16": 0, "bfloat16": 0}
 
 
@@ -36,7 +37,11 @@ class ExtraArguments:
             what = f"{args[0]!r} is not a flag"
             problems.append(Problem(where="[0]", what=what, hint="write flags as --name value or --name=value"))
         for index, flag in self._positions(args):
-            if owner := self.owner(flag):
+            if (both := _BOTH.fullmatch(args[index])) and not self._may_be_value(index, args):
+                what = f"{args[index]!r} is one word, in which the engine finds no flag"
+                hint = f'write two: {both[1]}, "{both[2]}"'
+                problems.append(Problem(where=f"[{index}]", what=what, hint=hint))
+            elif owner := self.owner(flag):
                 name = args[index].partition("=")[0]
                 what = f"{name} is set by Longboat and cannot be given as an extra argument"
                 problems.append(Problem(where=f"[{index}]", what=what, hint=self.owned[owner]))
@@ -78,6 +83,11 @@ class ExtraArguments:
         if factor is None or ("." in digits and factor % 10):
             return None
         return int(Decimal(digits) * factor)
+
+    def _may_be_value(self, index: int, args: Sequence[str]) -> bool:
+        """Return whether the word before may be a flag that takes a value."""
+        before = args[index - 1] if index else ""
+        return self.spelling(before) is not None and "=" not in before
 
     def _positions(self, args: Sequence[str]) -> Iterator[tuple[int, str]]:
         for index, word in enumerate(args):

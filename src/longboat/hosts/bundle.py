@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.core.errors import TransferError, UserInputError
-from longboat.engines.environments.engine_lock import TORCH_CPU_VARIABLE, Uv, recipe_of, shipped_lock, with_torch_cpu
+from longboat.engines.environments.engine_lock import (
+    ENGINE_PYTHON,
+    TORCH_CPU_VARIABLE,
+    Uv,
+    recipe_of,
+    shipped_lock,
+    with_torch_cpu,
+)
 from longboat.engines.environments.installer import parse_engine, request_for
 from longboat.engines.environments.package_sources import PackageSources
 from longboat.hosts.plan.wanted import wheel_python
@@ -29,7 +36,7 @@ class BundleRequest:
 
     folder: Path
     wheel: Path
-    # Python of the hosts: 3.11.
+    # Python of Longboat on the hosts: 3.11.
     python: str
     engines: Sequence[str] = ()
     # Platform of the engines; empty: that of this machine.
@@ -67,14 +74,16 @@ def _filled(
     pip = _Pip(Uv.found(sources, ""), request.python, sources)
     tell("Longboat's packages")
     pip.download(folder / LOCK, wheels)
+    pip = _Pip(Uv.found(sources, ""), ENGINE_PYTHON, sources)  # engines have a Python of their own
     for text, path in zip(request.engines, locks, strict=True):
         tell(f"packages of {text}")
         pip.download(path, wheels)
         _download_sources(parse_engine(text)[0], pip, wheels, tell)
     if request.with_python:
-        tell(f"Python {request.python}")
+        pythons = dict.fromkeys((request.python, *([ENGINE_PYTHON] if locks else [])))
+        tell(f"Python {' and '.join(pythons)}")
         uv = Uv.found(sources, "")
-        uv.run("python", "install", "--install-dir", str(folder / "python"), request.python, deadline_s=PYTHON_S)
+        uv.run("python", "install", "--install-dir", str(folder / "python"), *pythons, deadline_s=PYTHON_S)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -57,6 +57,7 @@ _PAUSE_S = 1.0
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108
 _ENGINE_MEMORY = ("psm_", "wnsm_", "vllm_", "torch_", "nccl-", "sem.mp-")
 _DELETED = " (deleted)"
+_MOST_SCRATCH = 107 - len("/4194304/01234567-0123-0123-0123-0123456789ab")  # vLLM names its sockets by such numbers
 
 
 def _prctl(option: int, value: object) -> None:
@@ -188,11 +189,24 @@ def _remove_folder(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+def _scratch_folder(run: str) -> str:
+    """Return where the scratch folders of a run folder lie: elsewhere, where paths of sockets would be too long."""
+    usual = os.path.join(run, "scratch")
+    if len(os.fsencode(usual)) <= _MOST_SCRATCH:
+        return usual
+    own = os.stat(run)  # each run folder has its own: another one may be of other processes
+    folder = f"/tmp/longboat-{os.getuid()}-{own.st_dev:x}-{own.st_ino:x}"  # noqa: S108
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.lstat(folder)
+    is_own = found.st_uid == os.getuid() and found.st_mode & 0o170077 == 0o040000  # a folder that no other user enters
+    return folder if is_own else usual
+
+
 class _Scratch:
     """A folder for temporary files of one rank (sockets above all), removed with it. None without a run folder."""
 
     def __init__(self, run: str | None) -> None:
-        self.path = os.path.join(run, "scratch", str(os.getpid())) if run and os.path.isdir(run) else None
+        self.path = os.path.join(_scratch_folder(run), str(os.getpid())) if run and os.path.isdir(run) else None
         if self.path:
             self._sweep(os.path.dirname(self.path))
             os.makedirs(self.path, mode=0o700, exist_ok=True)

@@ -12,6 +12,7 @@ from longboat.cli.plan.planning import machines_of
 from longboat.cluster.preflight.adapters import find_adapter
 from longboat.cluster.preflight.checks import EngineFinding, NodeFindings, PathFinding, PreflightRequest, inspect_node
 from longboat.core.topology import Node
+from longboat.engines.registry import adapter_for
 from longboat.planner.machines.cluster import Cards, NodeKind
 from longboat.planner.machines.cluster_live import ACCELERATOR_LABELS
 
@@ -94,6 +95,13 @@ def _host_memory(cards: Sequence[Cards]) -> int:
     return sum(one.count * one.memory_bytes for one in cards if one.entry.kind == "cpu")
 
 
+def _engine(kind: str, has_cards: bool) -> EngineFinding:
+    """Return the environment of an engine: some have none for cards, and take none."""
+    recipe = adapter_for(kind).recipe
+    on_cards = has_cards and (recipe is None or "cuda" in recipe.distributions)
+    return EngineFinding(platform="cuda" if on_cards else "cpu")
+
+
 def _findings(node_id: str, cards: Sequence[Cards], request: PreflightRequest) -> NodeFindings:
     """Return what a node would say on which everything is installed; folders are looked at where they are here."""
     name = _accelerator(cards)
@@ -104,7 +112,7 @@ def _findings(node_id: str, cards: Sequence[Cards], request: PreflightRequest) -
             **{path: found if found.exists else PathFinding(exists=True) for path, found in here.paths.items()},
             **dict.fromkeys(request.fetched, PathFinding(exists=True)),
         },
-        engines={model: EngineFinding(platform="cuda" if name else "cpu") for model in request.engines},
+        engines={model: _engine(one.kind, bool(name)) for model, one in request.engines.items()},
         memory_bytes=_host_memory(cards),
         accelerator=name,
         adapters={path: find_adapter(path) for path in request.adapters if Path(path).is_dir()},

@@ -96,7 +96,9 @@ class FleetController:
         """Take in a supervisor's announcement of its gang."""
         self._rollouts.hear(announcement, time.monotonic())
         verdict = self._fleet.hear(announcement)
-        return dataclasses.replace(verdict, adapters=wanted_adapters(self._document, announcement.state.model))
+        model = announcement.state.model
+        start_s = self._document.get("updates", {}).get(model, {}).get("ready_s")
+        return dataclasses.replace(verdict, adapters=wanted_adapters(self._document, model), start_s=start_s)
 
     async def report(self) -> FleetReport:
         """Report everything known, for people."""

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from longboat.core.states import Phase
 
-__all__ = ("LogPhases", "PhaseClock")
+__all__ = ("LogPhases", "PhaseClock", "outlasted")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 0.1, 2.0, 1.05
 """A start of a second is seen in its parts, and one of an hour costs a look every two seconds."""
+
+LIMIT_LOOK_S = 1.0
 
 LONGEST_WAIT_S = 10.0
 """A wait for the next phase returns after this time: a supervisor that needs no phases any more does not ask again."""
@@ -47,6 +49,14 @@ class LogPhases:
         text, self._position = await asyncio.to_thread(_read_from, self.log, self._position)
         found = [phase for line in text.splitlines() if (phase := self._phase_of(line)) is not None]
         self.phase = found[-1] if found else self.phase
+
+
+async def outlasted(limit_s: Callable[[], float | None]) -> float:
+    """Return the limit once this call has lasted for as long; the limit may change meanwhile. None: there is none."""
+    began_s = time.monotonic()
+    while (limit := limit_s()) is None or time.monotonic() - began_s < limit:  # noqa: ASYNC110 # time passes by itself
+        await asyncio.sleep(LIMIT_LOOK_S)
+    return limit
 
 
 def _read_from(path: Path, position: int) -> tuple[str, int]:

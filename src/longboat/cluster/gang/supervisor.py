@@ -14,7 +14,7 @@ from longboat.cluster.gang.card_turn import card_turn
 from longboat.cluster.gang.drain_tracker import DRAIN_S
 from longboat.cluster.gang.engine_metrics import EngineMetrics
 from longboat.cluster.gang.gang import Gang
-from longboat.cluster.gang.phases import PhaseClock
+from longboat.cluster.gang.phases import PhaseClock, outlasted
 from longboat.cluster.gang.probe import wait_for_token
 from longboat.cluster.gang.resume_prover import ProofMemory, ResumeProver
 from longboat.cluster.protocol.announcer import Announcer
@@ -79,6 +79,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         self._metrics = EngineMetrics(self._gang, self._adapter)
         self._adapters = AdapterKeeper(self._gang, self._announcer.change) if model.adapters is not None else None
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
+        self._start_s: float | None = None  # longest start of the engine; None: not known yet
         self._leaving = False
         self._leave_by_s = 0.0
         self._left: asyncio.Task[None] | None = None
@@ -146,10 +147,13 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             loss = asyncio.create_task(self._gang.first_loss())
             probe = self._adapter.probe(plan)
             ready = asyncio.create_task(self._wait_ready(probe, plan.api_key))
-            watches += [ready, loss]
-            await asyncio.wait({loss, ready}, return_when=asyncio.FIRST_COMPLETED)
+            limit = asyncio.create_task(outlasted(lambda: self._start_s))
+            watches += [ready, loss, limit]
+            await asyncio.wait({loss, ready, limit}, return_when=asyncio.FIRST_COMPLETED)
             if loss.done():
                 raise _lost(loss.result())
+            if not ready.done():
+                raise _too_slow(limit.result(), self.phase, self._model.name)
             ready.result()
             watches.remove(loss)
             self._detail = ""
@@ -251,6 +255,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             return None
         if verdict.adapters is not None and self._adapters is not None:
             self._adapters.take(verdict.adapters)
+        self._start_s = self._start_s if verdict.start_s is None else verdict.start_s
         if verdict.patience_s is not None:
             self._leave_by_s = time.monotonic() + verdict.patience_s
         if verdict.leave and self.phase is Phase.READY and self._ordered is None:
@@ -349,6 +354,13 @@ def _known(error: Exception) -> Exception:
     """Unwrap an error of another node: Ray wraps it, with a traceback for a message."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, LongboatError) else error
+
+
+def _too_slow(limit_s: float, phase: Phase, model: str) -> LongboatError:
+    what = f"the engine was not ready {limit_s:.0f} s after its start (update.ready_s); its phase is {phase.value}"
+    return EngineError(
+        what, hint=f"longboat logs {model} shows where it hangs; raise update.ready_s if it is only slow"
+    )
 
 
 def _lost(loss: RankLoss) -> LongboatError:

@@ -43,6 +43,8 @@ _OWNED = {
     "--shard-uds-path": "each replica has its own",
     "--sharded": "write split: {tensor: N}",
 }
+_LONGEST_PROMPT = ("--max-input-tokens", "--max-input-length")
+"""Two names of one setting; the launcher refuses both together."""
 _PHASES = (
     ("Starting shard", Phase.LOADING),
     ("Shard ready", Phase.WARMING),
@@ -117,7 +119,7 @@ def _arguments(plan: GangPlan) -> Iterator[str]:
         yield from ("--master-addr", head.address, "--master-port", str(head.ports["master"]))
     if plan.context_tokens is not None:
         yield from ("--max-total-tokens", str(plan.context_tokens))
-        if _number_given("--max-input-tokens", plan.extra_args) is None:
+        if not any(word.partition("=")[0] in _LONGEST_PROMPT for word in plan.extra_args):
             yield from ("--max-input-tokens", str(max(1, plan.context_tokens - 1)))
     yield from plan.extra_args
 

@@ -91,10 +91,14 @@ def _rights(file: HostsFile, host: HostSection, facts: HostFacts) -> Iterator[tu
 
 
 def _python(facts: HostFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
-    if wanted.is_bundle and not wanted.brings_python and wanted.python not in facts.pythons:
-        have = ", ".join(sorted(facts.pythons)) or "none"
-        hint = f"install python{wanted.python} there, or make the bundle with --with-python"
-        yield f"Python {wanted.python} is not there (it has: {have}), and the bundle does not bring it", hint
+    if not wanted.is_bundle or wanted.brings_python:
+        return
+    needed = (wanted.python, wanted.engine_python) if wanted.engines else (wanted.python,)
+    for python in dict.fromkeys(needed):
+        if python not in facts.pythons:
+            have = ", ".join(sorted(facts.pythons)) or "none"
+            hint = f"install python{python} there, or make the bundle with --with-python"
+            yield f"Python {python} is not there (it has: {have}), and the bundle does not bring it", hint
 
 
 def _runtime(file: HostsFile, host: HostSection, facts: HostFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:

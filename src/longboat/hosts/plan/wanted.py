@@ -43,6 +43,8 @@ class Wanted:
     version: str
     # Python of the release: 3.11.
     python: str
+    # Python of the engines' environments.
+    engine_python: str = "3.11"
     # Ray and Python of the release, for people: nodes with others form no cluster with it. Empty: not known.
     runtime: str = ""
     # Architecture that the release and uv are built for (x86_64).

@@ -20,7 +20,8 @@ START_S = 700
 INSTALL_S = 3600.0
 WAIT_S: Final = 1800
 """For the end of an installation that a run that was cut has left."""
-FLEET_S = 2000.0
+FLEET_S: Final = 14_400
+"""For the first start of a fleet, which downloads its weights."""
 
 
 @dataclass(slots=True)
@@ -154,8 +155,8 @@ async def _fleet(host: RemoteHost, _step: Step) -> None:
     layout = host.plan.layout
     draft = f"{layout.software}/fleet.draft.yaml"
     await host.ssh.put(draft, host.fleet.encode())
-    up = f"{layout.launcher} up {draft} --detach </dev/null && mv -T {draft} {layout.fleet}"
-    host.ssh.require(await host.ssh.run(up, limit_s=FLEET_S), "the fleet is not up")
+    up = f"{layout.launcher} up {draft} --detach --timeout {FLEET_S} </dev/null && mv -T {draft} {layout.fleet}"
+    host.ssh.require(await host.ssh.run(up, limit_s=FLEET_S + 200.0), "the fleet is not up")
 
 
 ACTIONS: Final[Mapping[Kind, Callable[[RemoteHost, Step], Awaitable[None]]]] = {

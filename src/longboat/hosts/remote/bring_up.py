@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longboat.core.errors import LongboatError, UserInputError
-from longboat.engines.environments.engine_lock import recipe_of
+from longboat.engines.environments.engine_lock import ENGINE_PYTHON, recipe_of
 from longboat.engines.environments.installer import parse_engine
 from longboat.hosts.plan.address import address_of
 from longboat.hosts.plan.facts import HostFacts
@@ -112,6 +112,7 @@ def _wanted(file: HostsFile, source: Source, fleet: str, token: str) -> Wanted:
         release=source.digest,
         version=source.version,
         python=source.python,
+        engine_python=ENGINE_PYTHON,
         runtime=source.runtime,
         machine=platform.machine(),
         is_bundle=source.bundle is not None,

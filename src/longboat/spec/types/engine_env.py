@@ -15,6 +15,8 @@ __all__ = ("EngineVariables",)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 MAX_VALUE = 32_768
 OURS = ("LONGBOAT_", "RAY_")
+SWITCHES = frozenset(f"LONGBOAT_{engine}_{part}" for engine in ("VLLM", "SGLANG") for part in ("PREFIXES", "RESUME"))
+"""Parts of the plugins that a model may do without."""
 SET_BY_LONGBOAT = frozenset(
     (
         "API_KEY",
@@ -45,7 +47,8 @@ def _checked(value: object) -> object:
     for name, text in value.items():
         _check_name(str(name))
         if not isinstance(text, str):
-            raise mistake(f"the value of {name} is not text", f'put it in quotes: {name}: "1"')
+            hint = f'put it in quotes: {name}: "1", and a variable too: {name}: "${{NAME}}"'
+            raise mistake(f"the value of {name} is not text", hint)
         if "\0" in text or len(text) > MAX_VALUE or any("\ud800" <= letter <= "\udfff" for letter in text):
             raise mistake(
                 f"the value of {name} is longer than {MAX_VALUE} characters, or holds one that no variable can",
@@ -57,7 +60,7 @@ def _checked(value: object) -> object:
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise mistake(f"{name!r} is not the name of an environment variable", "write it like HF_TOKEN")
-    if name.startswith(OURS) or name in SET_BY_LONGBOAT:
+    if (name not in SWITCHES and name.startswith(OURS)) or name in SET_BY_LONGBOAT:
         raise mistake(f"Longboat sets {name} itself", "leave it out; split, placement and resources decide it")
 
 

@@ -321,7 +321,8 @@ class UpdateSpec(Section):
     limit_s: float = Field(default=600.0, ge=0, le=3600)
     """Seconds that the last replica of a revision waits for its running requests; then they are cut off."""
     ready_s: float = Field(default=1800.0, ge=1, le=86_400)
-    """Seconds within which a new replica must be ready; otherwise the update is rolled back."""
+    """Seconds within which a new replica must be ready; otherwise the update is rolled back. An engine that is not
+    ready this long after its start is ended, and started again."""
 
 
 class ModelSpec(Section):
