@@ -129,6 +129,20 @@ def test_a_file_from_stdin_is_merged_and_planned(
     assert "COPIES is not set" in longboat("check", str(path), "-f", "-").stderr
 
 
+@pytest.mark.parametrize(
+    "words", [("-", "-"), ("builtin:tiny", "-f", "-", "-"), ("examples/fake.yaml", "-f", "-", "-f", "-")]
+)
+def test_stdin_that_is_named_twice_is_refused_once_and_not_read(
+    words: tuple[str, ...], longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", text := io.StringIO("builtin:tiny"))
+    done = longboat("check", *words)
+    assert done.returncode == 2
+    assert "stdin is named" in done.stderr and "can be read once" in done.stderr
+    assert done.stderr.count("error:") == 1
+    assert text.read() == "builtin:tiny"
+
+
 def test_a_dry_run_starts_nothing(longboat: Callable[..., Done], tmp_path: Path) -> None:
     (path := tmp_path / "fleet.yaml").write_text(MISTAKEN)
     done = longboat("up", "--dry-run", str(path))

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ("STEP_S", "paced_sglang", "paced_vllm")
+__all__ = ("STEP_S", "paced_args", "paced_sglang", "paced_vllm")
 
 STEP_S = 0.06
 """A step computes for a fifth of it: slower ones cost less while a test waits, and tests ask for fewer tokens."""
@@ -23,7 +23,12 @@ _MARK = "_paced"
 def paced_vllm(*args: str) -> str:
     """Write the ``engine`` of a model in a fleet file: vLLM with slow steps. args: further ones"""
     folder = Path(os.environ["LONGBOAT_TEST_ENGINE_PYTHON"]).parent.parent
-    return f"{{environment: {folder}, args: [{', '.join((f'--reasoning-parser-plugin={__file__}', *args))}]}}"
+    return f"{{environment: {folder}, args: [{', '.join((*paced_args(), *args))}]}}"
+
+
+def paced_args() -> tuple[str, ...]:
+    """Return the arguments of vLLM that make its steps slow."""
+    return (f"--reasoning-parser-plugin={__file__}",)
 
 
 def paced_sglang() -> str:

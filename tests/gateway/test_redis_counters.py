@@ -32,6 +32,17 @@ def any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_script, "SKEW_S", 1e9)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    redis_server.wait_for_redis(monkeypatch)
+
+
+@pytest.fixture
+def fifty_ms(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway waits no longer than it does in use."""
+    redis_server.wait_for_redis(monkeypatch, 0.05)
+
+
 @pytest.fixture(params=["redis", "valkey"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[redis_server.RedisServer]:
     if request.param not in PROGRAMS:
@@ -376,6 +387,18 @@ async def test_what_was_decided_without_redis_is_told_to_it_later(
     assert caplog.text.count(" is back\n") == 2  # "until it is back", and that it is
 
 
+@pytest.mark.usefixtures("fifty_ms")
+async def test_redis_is_not_away_where_the_gateway_itself_did_not_run(server: redis_server.RedisServer) -> None:
+    async with gateways(server.url, 1) as [counters]:
+        asking = asyncio.create_task(counters.reserve(LIMITED, tokens=10, now_s=START_S))
+        while not counters._exchange.sent():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        time.sleep(1.0)  # noqa: ASYNC251
+        assert await asking is None
+        assert not counters.degraded and counters.num_degraded == 0
+
+
+@pytest.mark.usefixtures("fifty_ms")
 async def test_redis_that_is_slow_holds_no_request_up(server: redis_server.RedisServer) -> None:
     from redis.asyncio import Redis
 

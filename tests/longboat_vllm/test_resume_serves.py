@@ -27,9 +27,11 @@ from engines.answer_kinds import KINDS, client_view
 from engines.carried_stream import Stream, carried_head, journalled
 from engines.test_vllm_serves import plan_on_loopback
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
+from fleet.paced_steps import paced_args
 from longboat.core.states import ResumeLevel
 from longboat.engines.resume_proof import prove
 from longboat.gateway.http.message import ask
+from waiting import wait_until
 
 NUM_CUTS = int(os.environ.get("LONGBOAT_TEST_CUTS", "1"))
 REPLAYED = tuple(KINDS)[:: 1 if NUM_CUTS > 1 else 8]
@@ -210,17 +212,22 @@ def test_vllm_that_ends_breaks_all_its_answers_off(
     vllm_node: VllmNode, tmp_path: Path, part: str, number: signal.Signals
 ) -> None:
     """vLLM itself would end them with the reason "abort", their usage and status 200, or say that its core died."""
-    plan = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r2")
+    plan = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r2", extra_args=paced_args())
     asked = {"model": "tiny", "prompt": "row 3 ", "max_tokens": 480, "ignore_eos": True, "temperature": 0}
     log = tmp_path / "replica2.log"
+
+    def end() -> None:
+        wait_until(lambda: httpx.get(f"{url}/longboat/v1/steps", headers=HEADERS).json()["running"] == 3, "all run")
+        os.kill(parts_of(log)[part], number)
+
     with vllm_node.running(plan, log) as url, ThreadPoolExecutor() as pool:
         address = f"{url}/v1/completions"
         wholes = [
             pool.submit(httpx.post, address, json=asked, headers={**HEADERS, **more}, timeout=60.0)
             for more in ({}, {"x-longboat-journal": "whole"})
         ]
-        got = streamed_until(partial(os.kill, parts_of(log)[part], number), address, {**asked, "stream": True})
-        broken = [whole.exception() for whole in wholes]
+        got = streamed_until(end, address, {**asked, "stream": True})
+        broken = [whole.exception() or whole.result().text for whole in wholes]
     assert all(isinstance(error, (httpx.NetworkError, httpx.RemoteProtocolError)) for error in broken), broken
     assert b"data: " in got
     assert b"[DONE]" not in got

@@ -73,6 +73,8 @@ def test_system_and_engine_are_told() -> None:
         ("H100, engine=vlm", "vlm", "vLLM"),
         ("H100, os=beos", "beos", "macos"),
         ("H100, net=1g, net=10g", "twice", "one of them"),
+        ("2x(2xH100), net=-5GbE", "'-5GbE' is below 0", "5GbE"),
+        ("2x(2xH100, net=5GbE)", "inside the brackets", "), net=10GbE"),
     ],
 )
 def test_mistakes_are_named_with_what_is_near(text: str, message: str, hint: str) -> None:

@@ -24,6 +24,7 @@ from longboat.cli.node.engines import engines_app
 from longboat.cli.plan.commands import cost, fit, plan_app
 from longboat.cli.shared.command_list import CommandPanels
 from longboat.cli.shared.error_text import tell_error, unexpected
+from longboat.cli.signs import write_every_sign
 from longboat.cli.simulate.command import simulate
 from longboat.cli.weights.commands import weights_app
 from longboat.core.errors import ClusterError, LongboatError
@@ -437,6 +438,7 @@ defer(app)
 
 def main() -> None:
     """Entry point: every error becomes what was wrong, where, and what to do next."""
+    write_every_sign()
     try:
         app()
     except ClusterError as error:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from longboat.builtin import describe, is_builtin
-from longboat.cli.file.target import STDIN, first_and_rest, read_target
+from longboat.cli.file.target import STDIN, check_read_once, first_and_rest, read_target
 from longboat.core.errors import LongboatError, Problem, UserInputError
 from longboat.engines.fleet_checks import engine_problems
 from longboat.spec.files.load import Reading
@@ -54,6 +54,7 @@ def run_check(targets: Sequence[str], overlays: Sequence[str], *, on: str = "", 
     if not targets:
         first, overlays = first_and_rest(None, overlays)
         targets = (first,)
+    check_read_once([name for target in targets for name in (target, *overlays)])
     console = make_console(stderr=as_json)
     machines = machines_for(on, console)
     found = [check_target(target, overlays, machines) for target in targets]

@@ -11,11 +11,12 @@ from pathlib import Path
 from longboat.core.errors import UserInputError
 from longboat.spec.files.load import Reading, read_files, read_source
 
-__all__ = ("can_be_read_once", "first_and_rest", "read_target")
+__all__ = ("can_be_read_once", "check_read_once", "first_and_rest", "read_target")
 
 FILE_SUFFIXES = (".yaml", ".yml")
 MAX_FILE_BYTES = 1 << 20
 STDIN = "-"
+_ONCE_HINT = "name it once; write its text to a file to use it several times"
 
 
 def first_and_rest(target: str | None, overlays: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -33,13 +34,20 @@ def read_target(target: str, overlays: Sequence[str] = (), *, env: Mapping[str, 
     Raises UserInputError for a file that is not there or cannot be read.
     """
     names = [target, *overlays]
-    if names.count(STDIN) > 1:
-        raise UserInputError("stdin can be read only once", hint="write - for one of the files")
+    check_read_once(names)
     if not overlays and not _is_file(target):
         return read_source(target, folder=str(Path.cwd()))
     folder = Path.cwd() if target == STDIN else Path(target).absolute().parent
     files = [("stdin" if name == STDIN else name, _text(name)) for name in names]
     return read_files(files, folder=str(folder), variables=env)
+
+
+def check_read_once(names: Sequence[str]) -> None:
+    """Check that no file is named twice that can be read only once. Raises UserInputError otherwise."""
+    for name in names:
+        if names.count(name) > 1 and can_be_read_once(name):
+            known = "stdin" if name == STDIN else name
+            raise UserInputError(f"{known} is named {names.count(name)} times and can be read once", hint=_ONCE_HINT)
 
 
 def can_be_read_once(name: str) -> bool:

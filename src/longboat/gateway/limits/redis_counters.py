@@ -16,6 +16,8 @@ from longboat.routing.capacity.quota import MINUTE_S, Denied, Limits, check, lim
 
 __all__ = ("RedisCounters",)
 
+_OWN_PAUSE_S, _READ_S = 0.01, 0.01
+
 
 class RedisCounters:
     """Decides by counts in Redis which requests are let in. Only ``reserve`` waits for Redis, 50 ms at most."""
@@ -84,7 +86,7 @@ class RedisCounters:
         question = Question(tenant, tokens, now_s, loop)
         self._exchange.ask(question)
         if self._timer is None:
-            self._timer = loop.call_later(DECIDE_S, self._expire)
+            self._decide_at(loop.time() + DECIDE_S)
         answer = question.answer
         try:
             return await answer
@@ -123,7 +125,18 @@ class RedisCounters:
             self._exchange.degrade(f"it took longer than {DECIDE_S * 1000:.0f} ms")
         waiting = [*self._exchange.sent(), *unsent]
         if waiting:
-            self._timer = loop.call_at(waiting[0].asked_s + DECIDE_S, self._expire)
+            self._decide_at(waiting[0].asked_s + DECIDE_S)
+
+    def _decide_at(self, due_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(due_s, self._expire_unless_late, due_s)
+
+    def _expire_unless_late(self, due_s: float) -> None:
+        """Read replies first where this process itself did not run for a while."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - due_s > _OWN_PAUSE_S:
+            self._timer = loop.call_later(_READ_S, self._expire)
+        else:
+            self._expire()
 
     def _decide_late(self, question: Question) -> bool:
         denied = self._decide_here(question.tenant, question.tokens, question.now_s)

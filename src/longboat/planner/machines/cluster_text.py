@@ -109,6 +109,8 @@ def _node(text: str, library: Library, settings: Settings) -> NodeKind:
     if inside.startswith("("):
         if not inside.endswith(")"):
             raise UserInputError(f"{text!r} opens a bracket that is not closed", hint=EXAMPLE)
+        if "=" in inside:
+            raise UserInputError(f"{text!r} has a setting inside the brackets of a node", hint=EXAMPLE)
         held = parse_cards(inside[1:-1], library)
         check_number(held, text)
         return setting_of(held, _counted(count, MAX_NODES, text), settings, library)
@@ -254,6 +256,8 @@ def _network(name: str, library: Library) -> Link | None:
 
 
 def _link(name: str, library: Library) -> Link | None:
+    if name.startswith("-"):  # a name of the catalog is found without its punctuation
+        raise UserInputError(f"{name!r} is below 0, and a link has a speed", hint=f"did you mean {name.lstrip('-')}?")
     return library.links.find(name) if name else None
 
 
