@@ -107,10 +107,16 @@ class RedisCounters:
             self._news.add_running(tenant, 1)
         return denied
 
-    def _expire(self, *, all_of_them: bool = False) -> None:
-        """Decide the questions that have waited too long, those that Redis has and those that are not sent."""
-        self._timer = None
+    def _expire(self, due_s: float = math.inf, *, all_of_them: bool = False) -> None:
+        """Decide the questions that have waited too long, those that Redis has and those that are not sent.
+
+        due_s: when this was due. Where this process itself did not run for a while since, it reads replies first
+        """
         loop, unsent = asyncio.get_running_loop(), self._exchange.unsent
+        if loop.time() - due_s > _OWN_PAUSE_S:
+            self._timer = loop.call_later(_READ_S, self._expire)
+            return
+        self._timer = None
         until_s = math.inf if all_of_them else loop.time() - DECIDE_S + 0.001
         late = [question for question in self._exchange.sent() if question.asked_s <= until_s]
         for question in late:
@@ -128,15 +134,7 @@ class RedisCounters:
             self._decide_at(waiting[0].asked_s + DECIDE_S)
 
     def _decide_at(self, due_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_at(due_s, self._expire_unless_late, due_s)
-
-    def _expire_unless_late(self, due_s: float) -> None:
-        """Read replies first where this process itself did not run for a while."""
-        loop = asyncio.get_running_loop()
-        if loop.time() - due_s > _OWN_PAUSE_S:
-            self._timer = loop.call_later(_READ_S, self._expire)
-        else:
-            self._expire()
+        self._timer = asyncio.get_running_loop().call_at(due_s, self._expire, due_s)
 
     def _decide_late(self, question: Question) -> bool:
         denied = self._decide_here(question.tenant, question.tokens, question.now_s)
