@@ -38,7 +38,8 @@ def _one_of(field: str, kind: str, prefix: str) -> Setter:
 
 
 def _attention(params: Any, value: str) -> None:
-    names = {"on": "enabled", "off": "disabled", "1": "enabled", "0": "disabled"}
+    names = {**dict.fromkeys(("on", "1", "true"), "enabled"), **dict.fromkeys(("off", "0", "false"), "disabled")}
+    names["-1"] = "auto"
     _one_of("flash_attn_type", "llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_")(params, names.get(value, value))
 
 

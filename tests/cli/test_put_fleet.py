@@ -14,7 +14,7 @@ from longboat.cli.fleet import drain
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.deployment import current_policy, put_fleet
 from longboat.cluster.counts.by_hand import read_holds
-from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.fleet.deployed import ENDING, controller_values, document_with
 from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
 from longboat.cluster.protocol.names import model_app_name
 from longboat.cluster.ray.count_changes import change_hold
@@ -93,7 +93,11 @@ def test_drain_that_is_always_undone_is_an_error() -> None:
         drain_gateway(cluster)
 
 
-@pytest.mark.parametrize("change", [revoke, drain_gateway, pause])
+def put_what_was_read_before(cluster: Cluster) -> None:
+    put(cluster, {name: value for name, value in controller_values(cluster.apps.all()).items() if name != ENDING})
+
+
+@pytest.mark.parametrize("change", [revoke, drain_gateway, pause, put_what_was_read_before])
 def test_no_command_changes_a_fleet_that_is_being_taken_down(change: Callable[[Cluster], None]) -> None:
     cluster = Cluster()
     cluster.apps.end_models()
@@ -102,3 +106,11 @@ def test_no_command_changes_a_fleet_that_is_being_taken_down(change: Callable[[C
         change(cluster)
     cluster.apps.end_models()  # a second command of this kind
     assert controller_values(cluster.apps.all()) == ending
+
+
+def test_up_brings_back_a_fleet_whose_end_it_saw() -> None:
+    cluster = Cluster()
+    cluster.apps.end_models()
+    put(cluster, controller_values(cluster.apps.all()))
+    assert ENDING not in controller_values(cluster.apps.all())
+    assert model_app_name("tiny") in cluster.apps.all()

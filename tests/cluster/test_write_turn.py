@@ -64,6 +64,26 @@ def changed(document: list[int]) -> None:
         document[0] = read + 1
 
 
+def test_a_sign_of_life_that_a_slow_store_takes_after_the_turn_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_turn, "RENEW_S", 0.01)
+    asked, may_put, put = threading.Event(), threading.Event(), store.put
+
+    def put_late(name: str, value: bytes) -> None:
+        asked.set()
+        assert may_put.wait(30)
+        put(name, value)
+
+    monkeypatch.setattr(store, "put", put_late)
+    with writing():
+        assert asked.wait(30)
+        (life,) = [thread for thread in threading.enumerate() if thread.name == "write-turn"]
+    may_put.set()
+    life.join(30)
+    assert not store.marks
+
+
 def test_no_process_undoes_the_change_of_another_one(store: Store) -> None:
     document = [0]
     with ThreadPoolExecutor(8) as pool:

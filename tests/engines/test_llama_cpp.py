@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +17,7 @@ from longboat.engines.llamacpp import build
 from longboat.engines.llamacpp.adapter import LlamaCppAdapter
 from longboat.engines.llamacpp.build import build_programs
 from longboat.engines.llamacpp.flags import OWNED_FLAGS, TAKEN_FLAGS, check_args
-from longboat_llamacpp.flags import SERVER_FLAGS
+from longboat_llamacpp.flags import SERVER_FLAGS, apply_flags, server_parser
 
 ADAPTER = LlamaCppAdapter()
 ENVIRONMENT = EngineEnvironment(
@@ -143,6 +145,7 @@ def test_keys_and_values_take_half_of_the_cache_each(args: tuple[str, ...], bits
         (["--chat-template-kwargs", "[1]"], "[0]", "takes a JSON object, not '[1]'", "enable_thinking"),
         (["--chat-template-kwargs", "x"], "[0]", "takes a JSON object, not 'x'", "enable_thinking"),
         (["-ctv", "q8_0", "-fa", "off"], "[2]", "--cache-type-v q8_0 needs Flash Attention", "--flash-attn out"),
+        (["-ctv", "q8_0", "-fa", "false"], "[2]", "--flash-attn is false", "--flash-attn out"),
         (["--no-warmup", "yes"], "[0]", "takes no value", "--no-warmup"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -152,6 +155,17 @@ def test_wrong_arguments_are_refused(args: list[str], where: str, what: str, hin
     assert problem.where == where
     assert what in problem.what
     assert hint in problem.hint
+
+
+@pytest.mark.parametrize("value", ["on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"])
+def test_flash_attention_takes_every_word_of_llama_cpp(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are the words of its command line, which a model on several hosts gets as they are."""
+    kinds = SimpleNamespace(**{f"LLAMA_FLASH_ATTN_TYPE_{kind}": kind for kind in ("ENABLED", "DISABLED", "AUTO")})
+    monkeypatch.setitem(sys.modules, "xllamacpp", SimpleNamespace(llama_flash_attn_type=kinds))
+    assert check_args(["--flash-attn", value]) == ()
+    params = SimpleNamespace()
+    apply_flags(params, server_parser().parse_args(["--flash-attn", value]))
+    assert params.flash_attn_type in ("ENABLED", "DISABLED", "AUTO")
 
 
 def test_every_taken_flag_is_one_of_the_server_s() -> None:

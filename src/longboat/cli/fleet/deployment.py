@@ -15,7 +15,7 @@ from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same
 from longboat.cli.shared.interrupts import interrupt_deferred
 from longboat.cli.shared.spinner import waiting
 from longboat.cluster.counts.by_hand import Hold, read_holds
-from longboat.cluster.fleet.deployed import ENDING, controller_values
+from longboat.cluster.fleet.deployed import ENDING, check_stays, controller_values
 from longboat.cluster.fleet.rollout_values import is_in_force, values_since, with_rollouts
 from longboat.cluster.fleet.serve_config import (
     ShapedModel,
@@ -144,14 +144,18 @@ def put_fleet(
     None: whatever runs
     started: models that this document adds without a file
 
-    Raises ClusterError where the running fleet is not ``base`` any more, or other commands always win.
+    Raises ClusterError where the running fleet is not ``base`` any more, another command began to take it down, or
+    other commands always win.
     """
     asks_for_keys = wanted.fleet.gateway.auth == "keys"
 
     def attempt() -> dict[str, str] | None:
         # Serve carries out the document even if interrupted: undo after it
         with session.writing(), interrupt_deferred():
-            told = with_started(values_since(controller_values(session.apps.all()), ended), started)
+            values = controller_values(session.apps.all())
+            if not ended.get(ENDING):  # an end that this command saw is one that it undoes
+                check_stays(values)
+            told = with_started(values_since(values, ended), started)
             deployed = session.apps.deployed_models()
             if base is None and not wanted.end_started:
                 check_started(told, wanted.fleet)  # an operator may have started one while this fleet was planned

@@ -28,6 +28,7 @@ __all__ = (
     "arguments_in_force",
     "bundle_labels",
     "bundles_in_force",
+    "check_stays",
     "controller_values",
     "counts_in_force",
     "document_with",
@@ -103,6 +104,13 @@ def labels_in_force(apps: Applications) -> dict[str, list[dict[str, str]]]:
     return {name: bundle_labels(args) for name, args in arguments_in_force(apps).items() if "labels" in args}
 
 
+def check_stays(values: Mapping[str, Any]) -> None:
+    """Check that a fleet is not being taken down, by its controller's values. Raises ClusterError otherwise."""
+    if values.get(ENDING):
+        hint = "once it is down, longboat up FILE starts one; longboat down ends one of which a part is left"
+        raise ClusterError("this fleet is being taken down", hint=hint)
+
+
 def document_with(
     apps: Applications,
     values: Mapping[str, Any],
@@ -118,9 +126,8 @@ def document_with(
     running = controller_values(apps)
     if not running:
         raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
-    if running.get(ENDING) and not ends:
-        hint = "once it is down, longboat up FILE starts one; longboat down ends one of which a part is left"
-        raise ClusterError("this fleet is being taken down", hint=hint)
+    if not ends:
+        check_stays(running)
     controller = {
         **apps[CONTROLLER_APP]["deployed_app_config"],
         "deployments": [{"name": CONTROLLER_DEPLOYMENT, "user_config": dict(values)}],

@@ -74,10 +74,10 @@ CACHE_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 6, "q5_0": 6,
 _CHOICES: dict[str, tuple[str, ...]] = {
     "--cache-type-k": tuple(CACHE_BITS),
     "--cache-type-v": tuple(CACHE_BITS),
-    "--flash-attn": ("on", "off", "auto", "1", "0", "enabled", "disabled"),
+    "--flash-attn": ("on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"),
     "--reasoning-format": ("none", "auto", "deepseek", "deepseek-legacy"),
 }
-_WITHOUT_ATTENTION = ("off", "0", "disabled")
+_WITHOUT_ATTENTION = ("off", "0", "false", "disabled")
 _PLAIN = ("f32", "f16", "bf16")
 
 HARMLESS_FLAGS = frozenset(("--parallel", "--threads", "--threads-batch", "--threads-http", "--no-warmup"))
