@@ -37,7 +37,8 @@ def main() -> int:
             ours, lines = ours_of(load, cold_s, kept)
             curves[f"{load.name}, cold start {cold_s:g} s"] = lines
             rows += [ours, minimum_of(load, cold_s, kept)[0]]
-            rows += [] if options.alone else [*knowing_of(load, cold_s, kept), *peers_of(load, cold_s, kept)]
+            rows += knowing_of(load, cold_s, kept) if options.knowing or not options.alone else []
+            rows += [] if options.alone else peers_of(load, cold_s, kept)
             print(f"{load.name} {cold_s:g}: {ours.kept_share:.4f} {ours.cost:.3f} {ours.starts}", flush=True)
             if options.drawn and load.name in SHAPES and cold_s == DRAWN_COLD_START_S:
                 options.drawn.mkdir(parents=True, exist_ok=True)
@@ -71,6 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="names of loads, with commas between them")
     parser.add_argument("--cold-starts", default=",".join(f"{one:g}" for one in COLD_STARTS_S), help="in seconds")
     parser.add_argument("--alone", action="store_true", help="without the peers")
+    parser.add_argument("--knowing", action="store_true", help="with the rule that measures the load exactly, if alone")
     parser.add_argument("--keep", type=Path, default=Path("build/scaling-cells.jsonl"), help="file for kept figures")
     parser.add_argument("--drawn", type=Path, help="folder for pictures of our runs of the shapes")
     parser.add_argument("--json", type=Path, help="file for all figures")

@@ -21,7 +21,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,10 @@ CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("python", "tools/check_prose.py"),
     ),
     "types": (("mypy",),),
+    "compile": (("python", "hatch_build.py"),),
 }
+COMPILE = "compile"
+"""Compiles what a request runs through, where it is older than its sources. Tests begin after it, checks beside it."""
 TESTS = {
     "quick": "not engine and not ray and not net and not slow and not hosts and not browser and not watch",
     "engine": "engine and not ray and not net and not slow and not hosts and not browser and not watch",
@@ -70,7 +73,7 @@ NUM_OTHERS = 4
 """The same for other groups; three left an eighth of both cores idle."""
 NUM_PLACES = max(NUM_OTHERS, *NUM_PROCESSES.values())
 """Processes that run tests at a time, those of all groups together."""
-NEEDS_NOTHING = (*CHECKS, "quick")
+NEEDS_NOTHING = ("lint", "types", "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
 """Rows of what needs nothing; see ROWS."""
 ROWS = ((NEEDS_ENGINES,),)
@@ -121,18 +124,21 @@ def main(groups: list[str]) -> int:
     """Run the groups (none: all) and say what happened; the exit status."""
     os.chdir(ROOT)
     known = (*CHECKS, *TESTS)
+    groups = [COMPILE, *groups] if set(groups) & set(TESTS) else groups
     if unknown := [group for group in groups if group not in known]:
         print(f"no such group: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
     chosen = [group for group in known if not groups or group in groups]
     first = [group for group in chosen if group in NEEDS_NOTHING]
-    then = [group for group in chosen if group not in NEEDS_NOTHING]
+    then = [group for group in chosen if group in NEEDS_ENGINES]
     started_s = time.monotonic()
-    with places(), ThreadPoolExecutor(1) as beside:
-        rest = beside.submit(set_up_and_run, then)
-        outcomes = run_rows(rows_of(ROWS_BEFORE, first, {}), {})
+    with places(), ThreadPoolExecutor(2) as beside:
+        compiling = beside.submit(run_checks, COMPILE) if COMPILE in chosen else None
+        rest = beside.submit(set_up_and_run, then, compiling)
+        outcomes = run_rows(rows_of(ROWS_BEFORE, first, {}), {}, compiling)
         others, missing, set_up_s = rest.result()
-    outcomes = [tried_again(outcome, missing) for outcome in (*outcomes, *others)]
+    compiled = [compiling.result()] if compiling else []
+    outcomes = [tried_again(outcome, missing) for outcome in (*compiled, *outcomes, *others)]
     tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
@@ -156,12 +162,12 @@ def places_passed(env: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(int(fd) for fd in env.get(PLACES, "").split(",") if fd)
 
 
-def set_up_and_run(chosen: list[str]) -> tuple[list[Outcome], dict[str, str], float]:
+def set_up_and_run(chosen: list[str], compiling: Future[Outcome] | None) -> tuple[list[Outcome], dict[str, str], float]:
     """Install what these groups need, and run them: the outcomes, what is missing, and the seconds of the set-up."""
     missing, failure, set_up_s = set_up_for(chosen)
     if failure:
         return [Outcome("set-up", False, set_up_s, failures=[failure])], missing, set_up_s
-    return run_rows(rows_of(ROWS, chosen, missing), missing), missing, set_up_s
+    return run_rows(rows_of(ROWS, chosen, missing), missing, compiling), missing, set_up_s
 
 
 def set_up_for(chosen: list[str]) -> tuple[dict[str, str], str, float]:
@@ -226,13 +232,15 @@ def rows_of(rows: Sequence[Sequence[Groups]], chosen: Sequence[str], missing: Ma
     return [found for row in left if (found := [groups for groups in row if groups])]
 
 
-def run_rows(rows: Sequence[Sequence[Groups]], missing: Mapping[str, str]) -> list[Outcome]:
-    """All groups, the rows side by side."""
+def run_rows(
+    rows: Sequence[Sequence[Groups]], missing: Mapping[str, str], compiling: Future[Outcome] | None = None
+) -> list[Outcome]:
+    """All groups, the rows side by side. compiling: groups of tests begin after it"""
     if len(rows) > 1:
         names = (", ".join(map(name_of, row)) for row in rows)
         print(f"\n── side by side; each is reported when it has ended: {' | '.join(names)}", flush=True)
     with ThreadPoolExecutor(max(1, len(rows))) as threads:
-        running = [threads.submit(run_row, row, missing, is_alone=len(rows) == 1) for row in rows]
+        running = [threads.submit(run_row, row, missing, compiling, is_alone=len(rows) == 1) for row in rows]
     return [outcome for row in running for outcome in row.result()]
 
 
@@ -240,11 +248,20 @@ def name_of(groups: Groups) -> str:
     return "+".join(groups)
 
 
-def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_alone: bool = True) -> list[Outcome]:
+def run_row(
+    row: Sequence[Groups],
+    missing: Mapping[str, str],
+    compiling: Future[Outcome] | None = None,
+    *,
+    is_alone: bool = True,
+) -> list[Outcome]:
     """Everything of the row in turn; a failure does not stop the others.
 
+    compiling: groups of tests begin after it
     is_alone: what tests print appears at once, and not when their groups have ended
     """
+    if compiling is not None and not all(groups[0] in CHECKS for groups in row):
+        compiling.result()
     with tests_environment(missing) as env:
         return [
             run_checks(groups[0]) if groups[0] in CHECKS else run_tests(groups, missing, env, is_alone=is_alone)

@@ -51,28 +51,31 @@ def clairvoyant(load: Load, cold_start_s: float, *, windows: tuple[int, ...] = W
     return best
 
 
-KNOWING_FACTORS = (0.8, 1.0, 1.25, 1.6)
+KNOWING_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.45, 1.6, 1.8, 2.1, 2.5)
+KNOWING_HOLDS_S = (30, 60, 240, 300)
 
 
 def knowing(load: Load, cold_start_s: float, initial: int, most_s: float) -> Minimum:
-    """Return the run with the fewest late requests of a rule that knows the present load exactly, and nothing ahead.
+    """Return the run with the fewest late requests of a rule that measures the load exactly, and knows nothing ahead.
 
-    It knows the work that came and comes within 15 s of each moment, starts replicas for it at once, which serve one
-    cold start later, and keeps each for as long as a cold start and at least a minute. It shows what a cold start costs
-    where no forecast helps. most_s: replica seconds that it may take, where it can; initial: replicas at the beginning
+    It knows the work of the requests that came in the last 30 s, starts replicas for it times a factor at once, which
+    serve one cold start later, and keeps each for a while. Factor and while are the best ones for the load, which are
+    known only afterwards. It shows what a rule can reach that only reacts. most_s: replica seconds that it may take,
+    where it can; initial: replicas at the beginning
     """
-    ahead = _ahead(_work(load), WINDOWS_S[0])
-    delay, found = round(cold_start_s), list[Minimum]()
-    for factor in KNOWING_FACTORS:
-        wanted = _highest([max(1, min(MOST, math.ceil(factor * one))) for one in ahead], max(60, delay))
-        counts = [*[max(initial, wanted[0])] * delay, *wanted][: len(wanted)]
-        starts = sum(max(0, after - before) for before, after in itertools.pairwise(wanted))
-        cost = sum(counts) + starts * cold_start_s
-        if found and cost > most_s:
-            break
-        result = run_rule(load, partial(_planned, counts, load.begin_s), 0.0, counts[0])
-        found.append(Minimum(result.replica_s + starts * cold_start_s, starts, counts, result.kept_share))
-    return max(found, key=lambda one: one.kept_share)
+    window = WINDOWS_S[0]
+    ahead, delay, found = _ahead(_work(load), window), round(cold_start_s) + window, list[Minimum]()
+    for hold_s in (one for one in KNOWING_HOLDS_S if one >= min(cold_start_s, KNOWING_HOLDS_S[-1])):
+        for factor in KNOWING_FACTORS:
+            wanted = _highest([max(1, min(MOST, math.ceil(factor * one))) for one in ahead], hold_s)
+            counts = [*[max(initial, wanted[0])] * delay, *wanted][: len(wanted)]
+            starts = sum(max(0, after - before) for before, after in itertools.pairwise(wanted))
+            if found and sum(counts) + starts * cold_start_s > most_s:
+                break
+            result = run_rule(load, partial(_planned, counts, load.begin_s), 0.0, counts[0])
+            found.append(Minimum(result.replica_s + starts * cold_start_s, starts, counts, result.kept_share))
+    fair = [one for one in found if one.replica_s <= most_s]
+    return max(fair or found, key=lambda one: one.kept_share)
 
 
 def _planned(counts: list[int], begin_s: float, model: ScaledModel) -> Planned:

@@ -33,8 +33,7 @@ def fetched(repository: str, name: str) -> str:
 
     Exits where the hub does not have the file.
     """
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    folder = home / "longboat-gguf" / repository
+    folder = _hub_home() / "longboat-gguf" / repository
     folder.mkdir(parents=True, exist_ok=True)
     for part in _parts(name):
         target = folder / part
@@ -46,6 +45,12 @@ def fetched(repository: str, name: str) -> str:
                     partial.rename(target)
                     _tag_file(partial).unlink(missing_ok=True)
     return str(folder / name)
+
+
+def _hub_home() -> Path:
+    """Return the hub's own folder on this machine."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("HF_HOME") or Path(caches) / "huggingface")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from scaling_bench.clairvoyant import _bridged
+from scaling_bench.clairvoyant import _bridged, knowing
 from scaling_bench.grid import Row
 from scaling_bench.held_out import FRESH, fresh_of, held_out_of
 from scaling_bench.loads import AZURE, SMALL, SMALL_LIMITS, SMALL_OBJECTIVE, Load
@@ -15,6 +15,7 @@ from scaling_bench.peers import PEERS
 from scaling_bench.tables import best_of, fewest_of, markdown, verdicts
 
 from longboat.core.scaling import ModelObservation
+from longboat.simulator.traces.trace_request import TraceRequest
 
 LOAD = Load("load", [], SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
 
@@ -101,3 +102,13 @@ def test_each_seed_draws_other_loads_and_the_same_ones_again(tmp_path: Path) -> 
     known = [arrivals(load) for load in held_out_of(tmp_path, ["wandering", "steps", "saw", "bursty"])]
     assert all(load not in known for load in one)
     assert [load.name for load in fresh_of(tmp_path, "1", ["saw"])] == ["saw 1"]
+
+
+def test_rule_that_only_reacts_is_late_for_a_cold_start_after_a_jump() -> None:
+    """One request each second, and five from the second minute on, each of which is a third of a replica's work."""
+    times = [*map(float, range(120)), *(120.0 + at / 5.0 for at in range(600))]
+    load = Load("jump", [TraceRequest(at_s, 1000, 10) for at_s in times], SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
+    quick, slow = (knowing(load, cold_s, 1, 1e9) for cold_s in (2.0, 30.0))
+    assert slow.kept_share < quick.kept_share < 1.0
+    assert quick.counts[119] == quick.counts[125] < quick.counts[160]
+    assert slow.counts[125] == slow.counts[150]

@@ -443,7 +443,7 @@ def test_keys_are_asked_for_and_read_again(
     keys = tmp_path / "keys.json"
     save_keys(keys, KeyBook(salt="s", keys=(first_record,)))
     gateway = run(f"--upstream=tiny={engine('one').url}", f"--keys={keys}", "--processes=2")
-    gateway.says("for 1 keys")
+    gateway.says("for 1 key\n")
     assert gateway.ask()[0] == 401
     assert gateway.ask(key=first)[0] == 200
     assert gateway.ask(key=second)[0] == 401

@@ -1,4 +1,4 @@
-"""What ``longboat cluster add`` leaves in the hosts file."""
+"""What ``longboat cluster add`` and ``remove`` leave in the hosts file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longboat.cli.hosts import run
-from longboat.core.errors import ClusterError
+from longboat.core.errors import ClusterError, UserInputError
 from longboat.hosts.remote.bring_up import Observer, Raised
 from longboat.spec.files.hosts_file import HostsFile
 
@@ -34,3 +34,14 @@ def test_a_host_is_in_the_file_once_something_is_done_on_it(
     assert path.read_text() == (TEXT.replace("- two", "- two\n  - three") if is_planned else TEXT)
     assert path.stat().st_mode & 0o777 == 0o640
     assert sorted(found.name for found in tmp_path.iterdir()) == ["hosts.yaml", "link.yaml"]
+
+
+def test_a_host_that_cannot_leave_the_file_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def take_down(*_: object) -> list[object]:
+        raise AssertionError("nothing may be removed")
+
+    monkeypatch.setattr(run, "take_down", take_down)
+    path = tmp_path / "hosts.yaml"
+    path.write_text("hosts: [one, two]\ninstall: {index: longboat==0.1.0}\n")
+    with pytest.raises(UserInputError, match="do not stand in a line each"):
+        run.run_remove(path, "two")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cli.cli_builders import DOCUMENT, failure, gateway, replica, report
 from longboat.cli.fleet.readiness import Goal, Watch, is_ready, wait_ready
-from longboat.cluster.protocol.messages import FleetReport
+from longboat.cluster.protocol.messages import FleetReport, ModelCount
 from longboat.core.errors import ClusterError, EngineError
 from longboat.core.states import Phase
 from longboat.core.topology import Node
@@ -58,6 +58,23 @@ def test_model_that_another_command_started_may_fail_meanwhile() -> None:
         return report(replica(phase=phase), gateways=(gateway(),), failures=(failure("b", f"r{now_s:.1f}"),))
 
     assert wait(FakeFleet(at)).splitlines() == ["a r1 loading", "a r1 ready"]
+
+
+def test_a_fleet_that_another_command_changes_meanwhile_is_waited_for_as_it_is_then() -> None:
+    def at(now_s: float) -> FleetReport:
+        if now_s < 5:
+            return report(replica(phase=Phase.LOADING), gateways=(gateway(),))
+        ready = [replica(name=f"r{number}", digest="other") for number in range(1 if now_s < 9 else 2)]
+        count = ModelCount(wanted=2, by="file", since_s=0.0)
+        found = report(*ready, gateways=(gateway(),))
+        updating = {"a": "other"} if now_s < 12 else {}
+        return replace(found, document="as another command wrote it", counts={"a": count}, updating=updating)
+
+    fleet = FakeFleet(at)
+    told = wait(fleet, replace(GOAL, wanted={"a": 1, "b": 1}, digests={"a": "d", "b": "d"})).splitlines()
+    assert told.count("another command changed the fleet; waiting until that is ready") == 1
+    assert told[-1] == "a r1 ready"
+    assert fleet.now_s >= 12
 
 
 STARTED = replace(GOAL, started="a")

@@ -179,3 +179,37 @@ def test_generated_traces_without_requests_say_which_settings_to_change(fleet: P
     error = refused("--fleet", str(fleet), "--trace", f"sessions:{settings}")
     assert "has no requests" in error.message
     assert "hours" in (error.hint or "") and "longest" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("engine: llama.cpp", ["each slot of llama.cpp"]),
+        ("engine: sglang", ["SGLang plans its steps"]),
+        ("speculative: {method: ngram}", ["speculative decoding is left out"]),
+        ("split: {tensor: 2, data: 2}", ["each of the 2 data parts"]),
+        ("", []),
+    ],
+)
+def test_what_the_twin_does_not_play_is_said(fleet: Path, more: str, told: list[str]) -> None:
+    source = "hf:Qwen/Qwen3-30B-A3B" if "data" in more else "hf:Qwen/Qwen3-0.6B"
+    fleet.write_text(f"name: t\nmodels:\n  - source: {source}\n    {more}\n")
+    words = (
+        "--fleet",
+        str(fleet),
+        "--on",
+        "8x(2xH100)",
+        "--trace",
+        SESSIONS,
+        "--policies",
+        "cost",
+        "--requests",
+        "5",
+        "--json",
+    )
+    result = CliRunner().invoke(app, ["simulate", *words], catch_exceptions=False)
+    document = json.loads(result.stdout)
+    assert len(document["not_played"]) == len(told)
+    for gap, begin in zip(document["not_played"], told, strict=True):
+        assert gap.startswith(begin)
+        assert f"not played: {gap}\n" in result.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.cli_process import Done
+from longboat.cli.node.commands import show_record
+from longboat.cluster.host.record import ClusterRecord
 from longboat.spec.files.load import load_fleet
 
 Longboat = Callable[..., Done]
@@ -26,6 +28,27 @@ def empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_schema_is_printed_for_editors(longboat: Longboat) -> None:
     schema = json.loads(longboat("schema").stdout)
     assert {"RoutingSpec", "AdapterSpec"} <= set(schema["$defs"])
+
+
+@pytest.mark.parametrize(("parts", "has_pages"), [("", False), ("1", True)])
+def test_a_head_names_rays_dashboard_only_where_it_has_pages(
+    parts: str, has_pages: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LONGBOAT_RAY_DASHBOARD", parts)
+    record = ClusterRecord(
+        role="head",
+        address="10.0.0.1",
+        interface="eth0",
+        gcs_address="10.0.0.1:6379",
+        dashboard="10.0.0.1:8265",
+        run="/run/x",
+        temp_dir="/tmp/x",
+        token_file="/t",
+    )
+    show_record(record)
+    shown = capsys.readouterr().out
+    assert ("http://10.0.0.1:8265" in shown) == has_pages
+    assert "longboat node start --join 10.0.0.1 --token-file FILE" in shown
 
 
 def test_engines_of_an_empty_machine(longboat: Longboat) -> None:

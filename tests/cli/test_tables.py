@@ -9,10 +9,12 @@ from rich.console import Console
 
 import longboat.cli
 from cli.cli_builders import replica, report
+from longboat.cli.look.plan_and_actual import pair_table
 from longboat.cli.shared.console import make_console
-from longboat.cli.shared.tables import phase_times, replica_table, resume_lines, start_table, tenant_view
+from longboat.cli.shared.tables import fleet_view, phase_times, resume_lines, start_table, tenant_view
 from longboat.cluster.protocol.shown import shown_gateway
-from longboat.core.states import Phase, ResumeLevel, StartTimes
+from longboat.core.states import Phase, RankState, ResumeLevel, StartTimes
+from longboat.planner.search.measured import Pair
 from longboat.spec.types.gateway import GatewaySpec, TenantSpec
 
 
@@ -74,9 +76,42 @@ def test_columns_of_tenants_are_named_as_the_fields_of_the_file() -> None:
 def test_square_brackets_of_engines_and_files_are_shown_as_they_are(detail: str) -> None:
     console = make_console(width=400)
     with console.capture() as shown:
-        console.print(replica_table([replica(phase=Phase.FAILED, detail=detail)], {}, 0.0))
+        console.print(fleet_view(report(replica(phase=Phase.FAILED, detail=detail)), {}))
         console.print(detail)
-    assert [detail in line for line in shown.get().splitlines()] == [False, True, True]
+    assert [line for line in shown.get().splitlines() if detail in line][-1] == detail
+    assert shown.get().count(detail) == 2
+
+
+def test_a_terminal_of_80_columns_cuts_no_fact_of_a_fleet() -> None:
+    rank = RankState(
+        node_rank=0, node_id="n", address="192.168.1.20", hostname="gpu-box", pid=1234567, memory_bytes=2**34
+    )
+    serves = replica("qwen3-32b", "r1", shape="TP2 PP1", resume=ResumeLevel.CARRIED, ranks=(rank,))
+    reason = "the engine ended with 1: No available memory for the cache blocks"
+    failed = replica("qwen3-32b", "r2", phase=Phase.FAILED, detail=reason, phase_s={"loading": 3.0})
+    starts = replica("qwen3-32b", "r3", phase=Phase.LOADING, phase_s={"placing": 1.0, "loading": 2.0})
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(fleet_view(report(serves, failed, starts), {"qwen3-32b": 3, "phi": 1}))
+    lines = shown.get().splitlines()
+    assert "…" not in shown.get()
+    for whole in ("gpu-box", "1234567", "16.00", "carried", "TP2 PP1", "waiting for a place"):
+        assert any(whole in line for line in lines), (whole, lines)
+    assert f"qwen3-32b r2 failed: {reason}" in " ".join(line.rstrip() for line in lines)
+    assert "qwen3-32b r3 loading: placing 1.0 · loading 2.0" in lines
+    assert not any("r1 ready:" in line for line in lines)
+
+
+def test_predicted_and_measured_figures_fit_100_columns() -> None:
+    pair = Pair(
+        predicted_kv_blocks=123456, kv_blocks=123456, predicted_rank_bytes=2**34, rank_bytes=2**34,
+        predicted_itl_s=0.0123, itl_s=0.1234, predicted_ttft_s=1.234, ttft_s=12.345, num_tokens=12345, concurrency=16.0,
+    )  # fmt: skip
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(pair_table({"qwen3-32b": pair}))
+    assert len(shown.get().splitlines()) == 2, "each row is whole"
+    assert "…" not in shown.get()
 
 
 def test_only_one_module_makes_consoles() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -21,12 +22,15 @@ class Engine:
     def __init__(self) -> None:
         self.status: int | None = 200
         self.num_asked = 0
+        self.names: list[str] | None = None
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        self.num_asked += 1
-        if self.status is not None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.num_asked += b"/health" in head
+        if self.status == 200 and b"/v1/models" in head and self.names is not None:
+            writer.write(b"HTTP/1.1 200 X\r\n\r\n" + json.dumps({"data": [{"id": n} for n in self.names]}).encode())
+        elif self.status is not None:
             writer.write(b"HTTP/1.1 %d X\r\n\r\n" % self.status)
         else:
             await reader.read()  # until the asker gives up
@@ -95,6 +99,20 @@ async def test_changes_are_told_once(engine: Make, watch: UpstreamWatch, told: T
     one.status = 200
     await eventually(lambda: len(told) > 1)
     assert told == [("r0", "down"), ("r0", "ready")]
+
+
+@pytest.mark.parametrize(
+    ("names", "doubt"),
+    [(None, ""), ([], ""), (["lora", "m"], ""), (["org/m", "lora"], "it lists org/m, lora, not m")],
+)
+async def test_an_engine_that_lists_other_models_is_ready_with_a_doubt(
+    engine: Make, watch: UpstreamWatch, names: list[str] | None, doubt: str
+) -> None:
+    one = await engine()
+    one.names = names
+    await watch.begin([one.endpoint()], QUICK)
+    (seen,) = watch.watched
+    assert (seen.state, seen.doubt) == ("ready", doubt)
 
 
 async def test_late_answers_in_a_row_count_as_down(engine: Make, watch: UpstreamWatch, told: Told) -> None:

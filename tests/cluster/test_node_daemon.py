@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from longboat.cluster.node.gateway_process import GatewayProcess
-from longboat.cluster.node.gateway_record import GatewayRecord
+from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
 from longboat.cluster.node.node_daemon import NodeDaemon
 from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, WeightsOrder
 from longboat.core.errors import ClusterError
@@ -74,3 +75,27 @@ async def test_a_gateway_that_cannot_start_takes_nothing_else_of_its_node_away(
     assert report.gateway.node_id == "n1"
     assert report.relay
     assert report.weights is not None
+
+
+async def test_a_disk_without_room_for_the_socket_of_commands_stops_no_order(
+    daemon: NodeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert isinstance(daemon._gateway, Failing)
+    daemon._gateway.error = ClusterError("its port is taken")
+    monkeypatch.setattr(daemon._door, "open", full)
+    report = await daemon.order(ORDER)
+    assert "its port is taken" in report.gateway.problem and report.relay
+
+
+def test_the_gateway_of_a_newer_version_is_found(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path)
+    record = GatewayRecord(socket="s", token="t", digest="d", port=7, pid=3, born=9)
+    file.write(record)
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))
+    assert file.read() == record
+    path.write_text("[]")
+    assert file.read() is None

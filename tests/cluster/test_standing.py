@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import resource
 import signal
@@ -16,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from longboat.cluster.host import ray_node, record, resume
 from longboat.cluster.host.choices import NodeRequest
-from longboat.cluster.host.record import ClusterRecord, forget_record, load_record, save_record
+from longboat.cluster.host.record import ClusterRecord, boot_id, forget_record, load_record, save_record
 from longboat.cluster.host.resume import request_of, resume_node
 from longboat.cluster.host.standing import Facts, standing
 from longboat.core.errors import ClusterError, UserInputError
@@ -186,3 +188,56 @@ def test_worker_whose_head_stays_away_keeps_its_record(run: Path) -> None:
     with pytest.raises(ClusterError, match=r"head at 127\.0\.0\.1:9 does not answer"):
         resume_node(run, head_s=0.0)
     assert load_record(run) is not None
+
+
+def test_the_process_of_another_boot_keeps_no_node(run: Path) -> None:
+    kept = replace(LOCAL, run=str(run), boot=boot_id()).with_runner(os.getpid())
+    assert kept.is_kept
+    assert not replace(kept, boot="another").is_kept
+
+
+def test_a_record_is_on_the_disk_before_it_takes_the_place_of_another(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before: list[tuple[str, str]] = []
+
+    def synced(path: Path) -> None:
+        before.append(
+            (json.loads(path.read_text())["phase"], json.loads((path.parent / "node.json").read_text())["phase"])
+        )
+
+    save_record(replace(HEAD, run=str(run), phase="starting"))
+    monkeypatch.setattr(record, "sync", synced)
+    save_record(replace(HEAD, run=str(run), phase="up"))
+    assert before == [("up", "starting")] * 2
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_node_that_is_being_stopped_is_resumed_once_it_has_ended(
+    run: Path, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    monkeypatch.setattr(resume, "END_S", 30.0 if ends else 0.1)
+    runner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        worker = replace(WORKER, run=str(run), gcs_address="127.0.0.1:1", phase="stopping")
+        save_record(worker.with_runner(runner.pid))
+        told = "to which this machine belongs" if ends else f"the process {runner.pid} that keeps it has not ended"
+        with pytest.raises(ClusterError, match=told):
+            resume_node(run, lambda _: runner.kill() if ends else None, head_s=0.0)
+    finally:
+        runner.kill()
+        runner.wait()
+
+
+def test_a_start_whose_runner_ended_is_not_waited_for_to_the_end(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_node, "ADOPTED_S", 0.1)
+    save_record(replace(HEAD, run=str(run), phase="starting"))
+    with pytest.raises(ClusterError, match="ended while it was started"):
+        ray_node.wait_until_kept(run, lambda _: None)
+
+
+def test_processes_that_do_not_end_in_time_are_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_node, "_REAP_DEADLINE_S", 0.0)
+    with pytest.raises(ClusterError, match="did not end in 0 s") as refused:
+        ray_node._reap({"LONGBOAT_RUN": "/no/such"})
+    assert refused.value.hint

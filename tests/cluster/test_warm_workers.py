@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from longboat.cluster.workers import start_worker
+from longboat.cluster.workers import kept_parent, start_worker, warm_parent
 from longboat.cluster.workers.fork_request import ForkRequest, Verdict, judge
 from longboat.cluster.workers.kept_parent import OFF, fork_workers, pause_s
 from longboat_vllm.process.zygote_socket import receive, send
@@ -50,6 +51,23 @@ import os, subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", sys.argv[1], *sys.argv[2:], str(os.getpid())])
 time.sleep(600)
 """
+
+THREAD = """
+import threading
+from longboat.cluster.workers import warm_parent
+from longboat_vllm.process.zygote import check_forkable
+def helper():
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
+        file.write("a_helper")
+    named.set()
+    threading.Event().wait()
+named = threading.Event()
+threading.Thread(target=helper, daemon=True).start()
+named.wait()
+warm_parent.load = check_forkable
+warm_parent._load_or_end()
+"""
+"""A parent in which a library has started a thread."""
 
 
 def request(**changes: Any) -> dict[str, Any]:
@@ -92,6 +110,33 @@ def test_request_of_wrong_shape_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_pauses_between_parents_that_end_at_once_grow_to_a_minute() -> None:
     assert [pause_s(ends) for ends in (0, 1, 2, 5, 6, 100)] == [1, 2, 4, 32, 60, 60]
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [(warm_parent.UNABLE, False), (1, True)])
+def test_no_further_parent_is_started_where_none_can_be_forked(
+    status: int, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 2:
+            raise InterruptedError
+
+    monkeypatch.setattr(warm_parent, "command", lambda *_: [sys.executable, "-S", "-c", f"raise SystemExit({status})"])
+    monkeypatch.setattr(kept_parent.time, "sleep", pause)
+    with contextlib.suppress(InterruptedError):
+        kept_parent._keep(tmp_path, {})
+    assert bool(paused) == goes_on
+
+
+def test_parent_with_a_thread_ends_for_good_and_names_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THREAD], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == warm_parent.UNABLE
+    assert "start plainly" in done.stderr
+    assert "a_helper" in done.stderr
 
 
 # --- what Ray is given -----------------------------------------------------------------------------------------------

@@ -146,6 +146,13 @@ def policy(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return found["spec"]
 
 
+def test_engines_download_to_the_volume_of_weights() -> None:
+    worker = pods("split-values.yaml")[1]["spec"]["containers"][0]
+    (hub,) = (one["value"] for one in worker["env"] if one["name"] == "HF_HOME")
+    (mount,) = (one["mountPath"] for one in worker["volumeMounts"] if one["name"] == "weights")
+    assert hub.startswith(f"{mount}/")
+
+
 def test_ports_outside_are_those_of_the_values() -> None:
     rules = policy(documents_of({"networkPolicy": {"egressPorts": [443, 9000]}}), "-nodes")["egress"]
     (outside,) = (rule for rule in rules if "ipBlock" in str(rule))

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from longboat.core.errors import TransferError
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineEnvironment
+from longboat.engines.llamacpp import build
 from longboat.engines.llamacpp.adapter import LlamaCppAdapter
 from longboat.engines.llamacpp.build import build_programs
 from longboat.engines.llamacpp.flags import OWNED_FLAGS, TAKEN_FLAGS, check_args
@@ -196,3 +198,12 @@ def test_without_a_compiler_nothing_is_built_and_that_is_reported(
     steps: list[str] = []
     build_programs(tmp_path, steps.append)
     assert steps == ["no C++ compiler here (c++, g++ or clang++): llama.cpp serves on one node, and not over several"]
+
+
+def test_source_that_does_not_arrive_in_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (slow := tmp_path / "python").write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(build, "_FETCH_DEADLINE_S", 0.2)
+    with pytest.raises(TransferError, match="did not arrive within") as caught:
+        build._fetched(tmp_path, slow)
+    assert "package index" in caught.value.hint

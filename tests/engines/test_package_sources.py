@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from longboat.engines.environments.package_sources import PackageSources, package_sources, parse_pip_config
+from longboat.hosts.bundle import _pip_indexes, _pip_words
 
 
 def test_configuration_is_read_with_pips_precedence() -> None:
@@ -48,8 +49,15 @@ def test_every_source_reaches_uv() -> None:
 
 
 def test_password_of_an_index_is_in_no_argument() -> None:
-    sources = PackageSources(index_url="https://a:secret@x/packages", extra_index_urls=("https://a:secret@y/packages",))
+    sources = PackageSources(
+        index_url="https://a:secret@x/packages",
+        extra_index_urls=("https://a:secret@y/packages",),
+        find_links=("https://a:secret@z/page", "/wheels"),
+    )
     assert "secret" not in " ".join(sources.uv_arguments())
+    assert sources.uv_variables({"UV_FIND_LINKS": "/own"})["UV_FIND_LINKS"] == "/own,https://a:secret@z/page,/wheels"
+    assert "secret" not in " ".join(_pip_words(sources))
+    assert _pip_indexes(sources)["PIP_FIND_LINKS"] == "https://a:secret@z/page /wheels"
 
 
 def test_certificate_of_pip_is_trusted_unless_the_environment_names_one() -> None:

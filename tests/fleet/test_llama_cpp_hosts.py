@@ -22,6 +22,8 @@ SPLIT = f"  - {{name: split, {COMMON}, split: {{pipeline: 2, layers: [1, 3]}}, r
 NUM_CLIENTS = 50
 PAUSE_S = 2.0
 """Between a client's requests while gangs start."""
+QUIET: dict[str, str] = {}
+"""Answers of the quiet fleet, which nothing that these tests do alters."""
 
 
 class TwoHosts:
@@ -103,9 +105,13 @@ def test_rpc_servers_are_bound_to_the_cluster_s_card(two: TwoHosts) -> None:
         assert all(place.startswith(f"{host.address}:") for place in bound)
 
 
+def load(two: TwoHosts) -> Load:
+    url, more = f"http://127.0.0.1:{two.fleet.local_port}", {"ignore_eos": True}
+    return Load(url, "split", NUM_CLIENTS, max_tokens=100, timeout_s=120.0, more=more, expected=QUIET)
+
+
 def test_streams_of_gangs_that_lose_processes_go_on_in_others(two: TwoHosts) -> None:
-    url = f"http://127.0.0.1:{two.fleet.local_port}"
-    with Load(url, "split", NUM_CLIENTS, max_tokens=100, timeout_s=120.0, more={"ignore_eos": True}) as clients:
+    with load(two) as clients:
         for number, program in ((0, "launcher"), (0, "llama-server"), (1, "ggml-rpc-server")):
             clients.pause_s, began = 0.0, clients.num_streams
             wait_until("streams run", lambda began=began: clients.num_streams >= began + NUM_CLIENTS // 2)
@@ -120,8 +126,7 @@ def test_streams_of_gangs_that_lose_processes_go_on_in_others(two: TwoHosts) -> 
 
 def test_streams_of_a_gang_whose_servers_lost_their_link_go_on_in_the_other(two: TwoHosts) -> None:
     """No process ends and no connection is reset, and the hosts still hear each other."""
-    url = f"http://127.0.0.1:{two.fleet.local_port}"
-    with Load(url, "split", NUM_CLIENTS, max_tokens=100, timeout_s=120.0, more={"ignore_eos": True}) as clients:
+    with load(two) as clients:
         wait_until("streams run", lambda: clients.num_streams >= NUM_CLIENTS)
         clients.pause_s = PAUSE_S
         name = clients.replica_at_work()
@@ -148,8 +153,7 @@ def names(two: TwoHosts) -> list[str]:
 def test_a_cut_link_ends_the_gangs_without_a_wrong_answer_and_they_come_back(two: TwoHosts) -> None:
     before = set(names(two))
     gangs = [f"split/{name}" for name in before]
-    url = f"http://127.0.0.1:{two.fleet.local_port}"
-    with Load(url, "split", NUM_CLIENTS, max_tokens=100, timeout_s=120.0, more={"ignore_eos": True}) as clients:
+    with load(two) as clients:
         wait_until("streams run", lambda: clients.num_streams >= NUM_CLIENTS)
         clients.pause_s = PAUSE_S
         two.lab.cut(two.lab.hosts[1])

@@ -136,7 +136,7 @@ def test_a_node_that_is_drained_hands_over_what_it_has(apart: HeadApart) -> None
     leaving = next(host for host in apart.lab.hosts if host.address == address)
     staying = next(worker for worker in apart.workers if str(leaving.folder) not in str(worker.folder))
     before = num_resumed(staying.local_port)
-    with Load(f"http://127.0.0.1:{staying.local_port}", "a", num_clients=4, max_tokens=800, apart_s=1.5) as load:
+    with Load(f"http://127.0.0.1:{staying.local_port}", "a", num_clients=4, max_tokens=400, apart_s=1.5) as load:
         wait_until("both replicas are at work", lambda: len(load.replicas_at_work()) == 2)
         assert "is drained" in apart.head.must("drain", "node", leaving.name, "--move", timeout_s=300)
     assert not load.wrong

@@ -42,6 +42,7 @@ class Client:
     def __init__(self) -> None:
         self.written = b""
         self.ends = 0
+        self.taken: Callable[[bool], None] | None = None
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -140,6 +141,7 @@ class World:
         assert isinstance(call, Call), call
         self.num_opened += 1
         client = Client()
+        client.write_paused = self.random.random() < 0.1
         exchange = Exchange(self.state, client, call)
         self.running[exchange] = (call, client)
         exchange.start()
@@ -198,6 +200,8 @@ class World:
             if client.ends:
                 assert not call.is_open
                 self.check_answer(call, client)
+                if client.taken is not None:
+                    client.taken(self.random.random() < 0.5)
                 del self.running[exchange]
 
     def check_answer(self, call: Call, client: Client) -> None:
@@ -284,6 +288,35 @@ async def test_stream_that_lost_all_engines_is_counted_once_as_failed() -> None:
             world.step_time()
     (row,) = world.state.metrics.snapshot()["resumes"]
     assert row[1:] == ["failed", 1]
+    await _finish(world)
+
+
+@pytest.mark.parametrize(("is_whole", "end"), [(True, (200, "ok")), (False, (499, "client_left"))])
+async def test_an_answer_that_a_slow_client_did_not_take_is_not_ok(is_whole: bool, end: tuple[int, str]) -> None:
+    world = World(1)
+    state = world.state
+    world.connect_all()
+    while not any(not exchange._call.facts.stream for exchange in world.running):  # type: ignore[union-attr]
+        world.begin()
+    exchange, (call, client) = next(
+        (exchange, kept)
+        for exchange, kept in world.running.items()
+        if not exchange._call.facts.stream  # type: ignore[union-attr]
+    )
+    client.write_paused = True
+    before = state.in_flight
+    connection = next(c for c in world.sent if c.sink._answer.call is call)
+    body = orjson.dumps({"choices": [{}], "usage": USAGE})
+    connection.sink.on_head(ResponseHead(200, [(b"content-length", b"%d" % len(body))]))
+    world.answer(connection, body)
+    state.accounting.flush()
+    assert client.ends == 1 and state.in_flight == before - 1 and not state.recent.newest()
+    assert client.taken is not None
+    client.taken(is_whole)
+    state.accounting.flush()
+    (record,) = state.recent.newest()
+    assert (record.status, record.outcome, record.completion_tokens) == (*end, COMPLETION_TOKENS)
+    del world.running[exchange]
     await _finish(world)
 
 

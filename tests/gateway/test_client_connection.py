@@ -386,6 +386,12 @@ class SlowTransport:
     def abort(self) -> None:
         self.aborted = True
 
+    def is_closing(self) -> bool:
+        return False
+
+    def resume_reading(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -421,6 +427,19 @@ async def test_answers_that_were_written_and_then_cut_off_are_counted(*, has_all
         connection.pause_writing()
     connection.connection_lost(None)
     assert state.metrics.snapshot()["events"].get("answer_cut_off", 0) == (not has_all)
+
+
+@pytest.mark.parametrize("has_all", [False, True])
+async def test_whether_a_slow_client_took_its_answer_is_told_once(*, has_all: bool) -> None:
+    connection, told = ClientConnection(GatewayState(config())), list[bool]()
+    connection.connection_made(SlowTransport())
+    connection.pause_writing()
+    connection.taken = told.append
+    if has_all:
+        connection.resume_writing()
+        connection.pause_writing()
+    connection.connection_lost(None)
+    assert told == [has_all]
 
 
 async def test_next_request_that_trickles_beside_an_answer_is_refused(

@@ -84,6 +84,17 @@ def test_retry_after_is_a_number_or_a_date(value: str | None, seconds: float) ->
     assert retry_after_s(value, NOW_S) == seconds
 
 
+def test_retry_after_without_a_zone_is_utc_wherever_the_gateway_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert retry_after_s("Fri, 15 Jan 2027 08:01:00", NOW_S) == 60.0
+        assert retry_after_s("Fri, 15 Jan 2027 08:01:00 -0000", NOW_S) == 60.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_price_is_exact_in_billionths() -> None:
     price = Price(input_per_million=0.15, output_per_million=0.6)
     assert price.nanos(1, 0) == 150

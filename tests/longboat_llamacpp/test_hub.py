@@ -88,6 +88,14 @@ def test_a_file_is_fetched_once(hub: type[Hub]) -> None:
     assert len(hub.asked) == 1
 
 
+def test_a_file_lies_among_the_caches_of_the_user(
+    hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert Path(fetched("org/name-GGUF", "q8.gguf")).is_relative_to(tmp_path / "caches" / "huggingface")
+
+
 def test_all_parts_are_fetched_and_the_first_is_returned(hub: type[Hub]) -> None:
     path = fetched("org/name-GGUF", "big/q8-00001-of-00003.gguf")
     assert path.endswith("big/q8-00001-of-00003.gguf")

@@ -245,12 +245,12 @@ def test_key_is_in_no_log(engines: tuple[str, str], tmp_path_factory: pytest.Tem
 
 def test_penalties_outlive_a_cache_that_is_full(sglang_node: SglangNode, tmp_path: Path) -> None:
     """SGLang takes running requests back then, and computes them again with the tokens that they have."""
-    small = ("--max-total-tokens", "1024", "--schedule-conservativeness", "0.1")
+    small = ("--max-total-tokens", "512", "--schedule-conservativeness", "0.1")
     plan = replace(plan_on_loopback(sglang_node.tiny, pipeline=1, num_nodes=1), extra_args=small)
     path, body = KINDS["chat penalties"]
     bodies = [
         body | {"messages": [{"role": "user", "content": f"Tell me of {number} ships."}], "max_tokens": 150}
-        for number in range(8)
+        for number in range(4)
     ]
     log = tmp_path / "replica.log"
     with sglang_node.running(plan, log) as url, ThreadPoolExecutor(len(bodies)) as threads:

@@ -239,6 +239,20 @@ def test_cards_that_only_the_driver_names_are_bound_by_another_label_or_by_id() 
     assert "q" not in by_rack.decision.notes or "ids" not in "".join(by_rack.decision.notes["q"])
 
 
+@pytest.mark.parametrize("ids", [{}, {"ray.io/node-id": "0"}])
+def test_where_no_label_tells_cards_apart_the_weakest_counts_and_the_plan_says_so(ids: dict[str, str]) -> None:
+    told = {"n1": "NVIDIA H100 80GB HBM3", "n2": "NVIDIA RTX A4000"}
+    bare = tuple(node(n, cpus=16, gpus=2, **{name: f"{value}{n}" for name, value in ids.items()}) for n in (1, 2))
+    why = "no label tells nodes with H100 SXM from those with RTX A4000, so the weakest card counts"
+    hint = "start them with --label longboat.accelerator=NAME"
+    text = AWQ.replace("auto", "{tensor: 1}")
+    assert f"{why}: {hint}" in found(text % ("Qwen3-8B", "auto", ""), bare, accelerators=told).decision.notes["q"]
+    (problem,) = found(text % ("Llama-3.3-70B", "auto", ""), bare, accelerators=told).decision.problems
+    assert why in problem.what and problem.hint == hint
+    one_sort = found(text % ("Qwen3-8B", "auto", ""), bare, accelerators=dict.fromkeys(told, told["n1"])).decision
+    assert "weakest" not in "".join(one_sort.notes.get("q", ()))
+
+
 def test_refusal_names_what_forbids_a_mixed_replica_and_what_would_fit() -> None:
     text = AWQ % ("Qwen3-32B", "auto", ", context: 16384, placement: {nodes: 1}")
     (problem,) = found(text, A5000_A4000).decision.problems

@@ -151,6 +151,12 @@ def test_other_keys_are_looked_for_where_tools_keep_them(tmp_path: Path) -> None
     assert netrc_headers("other.example", tmp_path) == {}
     assert hub_headers({}, tmp_path) == {"Authorization": "Bearer hf_x"}
     assert hub_headers({"HF_TOKEN": "t"}, tmp_path) == {"Authorization": "Bearer t"}
+    caches = {"XDG_CACHE_HOME": str(tmp_path / "caches")}
+    assert hub_headers(caches, tmp_path) == {"Authorization": "Bearer hf_x"}, "of a login without a folder of caches"
+    (tmp_path / "caches" / "huggingface").mkdir(parents=True)
+    (tmp_path / "caches" / "huggingface" / "token").write_text("hf_y")
+    assert hub_headers(caches, tmp_path) == {"Authorization": "Bearer hf_y"}
+    assert hub_headers({**caches, "HF_HOME": str(tmp_path)}, tmp_path) == {}
 
 
 def test_an_etag_is_the_same_in_listings_and_in_answers() -> None:

@@ -154,11 +154,13 @@ class _Pip:
 def _pip_indexes(sources: PackageSources) -> dict[str, str]:
     """Return pip's indexes as variables: an address may hold a password, which arguments would show to all users."""
     found = {"PIP_INDEX_URL": sources.index_url, "PIP_EXTRA_INDEX_URL": " ".join(sources.extra_index_urls)}
+    found["PIP_FIND_LINKS"] = " ".join(sources.find_links) if sources.has_addresses else ""
     return {name: value for name, value in found.items() if value}
 
 
 def _pip_words(sources: PackageSources) -> list[str]:
     """Return pip's own settings of this machine, which the pip of another environment does not read."""
     words = ["--no-index"] if sources.no_index else []
-    words += [word for place in sources.find_links for word in ("--find-links", place)]
+    folders = () if sources.has_addresses else sources.find_links
+    words += [word for place in folders for word in ("--find-links", place)]
     return words + [word for host in sources.trusted_hosts for word in ("--trusted-host", host)]

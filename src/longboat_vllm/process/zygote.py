@@ -179,10 +179,20 @@ def num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+def _thread_names() -> list[str]:
+    """Return the names of this process's threads, as the kernel has them: libraries name those that they start."""
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+            names.append(file.read().strip())
+    return sorted(names)
+
+
 def check_forkable() -> None:
     """Raise RefusedError where a fork would copy a broken process: several threads, or a device in use."""
     if num_threads() != 1 or threading.active_count() != 1:
-        raise RefusedError(f"{num_threads()} threads run in the zygote; a fork would lose all but one")
+        names = ", ".join(_thread_names())
+        raise RefusedError(f"{num_threads()} threads run in the zygote; a fork would lose all but one: {names}")
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise RefusedError("a device is in use in the zygote; a fork cannot share it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rich.console import Console
@@ -35,7 +35,8 @@ class Goal:
     """What has to be true in the end.
 
     document: the fleet's text that the controller must have
-    wanted: model → replicas; digests: model → what its replicas must have been started with to count as ready
+    wanted: model → replicas; digests: model → what its replicas must have been started with to count as ready;
+    where a model has none, any will do
     outlives_failure: whether the fleet, or what was there before, goes on running when this does not come true
     remedy: what to do when it does not
     started: a model without the file that is waited for; other commands may change the rest of the fleet meanwhile
@@ -51,6 +52,11 @@ class Goal:
     def is_of(self, report: FleetReport) -> bool:
         """Return whether the controller has what is waited for."""
         return bool(self.started) or report.document == self.document
+
+    def changed_by(self, report: FleetReport) -> Goal:
+        """Return the goal after another command changed the fleet: its models that are still there, as they are now."""
+        wanted = {model: count.wanted for model, count in report.counts.items() if model in self.wanted}
+        return replace(self, document=report.document, wanted=wanted, digests={})
 
 
 @dataclass(slots=True)
@@ -121,12 +127,17 @@ def wait_ready(
     from longboat.cli.shared.tables import fleet_view
 
     deadline_s = clock() + timeout_s
-    watch, told = Watch(goal), set[str]()
+    watch, told, seen = Watch(goal), set[str](), False
     report: FleetReport | None = None
     with Live(console=console, refresh_per_second=5, transient=not console.is_terminal) as live:
         while True:
             report = fleet.try_report()
+            if report is not None and seen and not goal.is_of(report):
+                console.print("another command changed the fleet; waiting until that is ready", highlight=False)
+                goal = goal.changed_by(report)
+                watch = Watch(goal)
             if report is not None and goal.is_of(report):
+                seen = True
                 live.update(fleet_view(report, goal.wanted))
                 if not console.is_terminal:
                     _tell(report, told, console)
@@ -149,13 +160,15 @@ def is_ready(report: FleetReport, goal: Goal) -> bool:
         bool(report.gateways)
         and not report.unheard
         and gateways_up
+        and not any(model in report.updating for model in goal.wanted if model not in goal.digests)
         and all(len(_ready(report, goal, model)) >= count for model, count in goal.wanted.items())
     )
 
 
 def _ready(report: FleetReport, goal: Goal, model: str) -> list[ReplicaState]:
     digest = goal.digests.get(model)
-    return [s for s in report.replicas if (s.model, s.phase, s.digest) == (model, Phase.READY, digest)]
+    ready = (state for state in report.replicas if (state.model, state.phase) == (model, Phase.READY))
+    return [state for state in ready if digest in (None, state.digest)]
 
 
 def _tell(report: FleetReport, told: set[str], console: Console) -> None:

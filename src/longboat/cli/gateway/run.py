@@ -266,14 +266,15 @@ class AloneGateway:
 
 def _who(wanted: Wanted) -> str:
     if not wanted.is_open:
-        return f"for {len(wanted.policy.keys)} keys"
+        num = len(wanted.policy.keys)
+        return f"for {num} key{'' if num == 1 else 's'}"
     if is_loopback(wanted.gateway.host):
         return "for every user of this machine: no keys are required (--keys FILE requires them)"
     return "for every client that reaches it: no keys are required"
 
 
 def _address(engine: Watched) -> str:
-    return f"{engine.endpoint.url} ({engine.problem})" if engine.problem else engine.endpoint.url
+    return f"{engine.endpoint.url} ({doubt})" if (doubt := engine.doubt) else engine.endpoint.url
 
 
 def _line(engine: Watched) -> str:

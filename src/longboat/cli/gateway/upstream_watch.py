@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from longboat.core.states import Endpoint
+from longboat.gateway.http.message import ask
 from longboat.gateway.upstreams.health import LateError, is_there
 from longboat.spec.files.standalone_gateway import HealthSpec
 
 __all__ = ("UpstreamWatch", "Watched")
 
+MAX_LISTED = 100
 LATE_IN_A_ROW = 3
 """A busy engine answers late; one that is late so often counts as down."""
 
@@ -23,6 +26,7 @@ class Watched:
     endpoint: Endpoint
     problem: str | None = None
     num_late: int = 0
+    listed: tuple[str, ...] = ()  # the models that it lists; empty where it does not say
 
     @property
     def is_ready(self) -> bool:
@@ -32,6 +36,13 @@ class Watched:
     def state(self) -> str:
         """For people: ready, down, or not known yet."""
         return "ready" if self.is_ready else "unknown" if self.problem is None else "down"
+
+    @property
+    def doubt(self) -> str:
+        """Why it is down, or why requests may fail although it is ready. Some engines take any name of a model."""
+        if self.problem or not self.listed or self.endpoint.model in self.listed:
+            return self.problem or ""
+        return f"it lists {', '.join(self.listed[:3])}, not {self.endpoint.model}"
 
 
 class UpstreamWatch:
@@ -100,7 +111,18 @@ class UpstreamWatch:
                 engine.problem = str(error)
             return
         engine.num_late = 0
+        if not problem and not engine.is_ready:
+            engine.listed = await _listed(endpoint, health.timeout_s)
         engine.problem = problem
+
+
+async def _listed(endpoint: Endpoint, timeout_s: float) -> tuple[str, ...]:
+    """Ask an engine for the names of its models; an engine that does not say has none."""
+    try:
+        answer = await ask(endpoint.url, "/v1/models", api_key=endpoint.api_key, timeout_s=timeout_s)
+        return tuple(str(model["id"]) for model in json.loads(answer.body)["data"][:MAX_LISTED])
+    except (OSError, ValueError, TypeError, KeyError):
+        return ()
 
 
 def _key(endpoint: Endpoint) -> str:

@@ -60,11 +60,13 @@ def run_remove(path: Path, host: str | None) -> None:
             f"{host} is the head; the others cannot be a cluster without it",
             hint=f"longboat cluster remove --file {path} removes all",
         )
+    stays = host is not None and len(file.hosts) > 1
+    changed = without_host(text, file.hosts.index(chosen[0])) if stays else text  # before anything is removed
     with Board(chosen) as board:
         failures = asyncio.run(take_down(file, chosen, board.tell))
     _refuse_failures(failures, "longboat cluster remove")
-    if host and len(file.hosts) > 1:
-        _write(path, without_host(text, [known.host for known in file.hosts].index(host)))
+    if stays:
+        _write(path, changed)
         typer.echo(f"{host} is removed, and no longer in {path}")
         return
     typer.echo(f"Longboat is removed from {len(chosen)} hosts; their data folders ({file.folders.data}) stay")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ("MEASURED_FILE", "forced_lines", "keep_pairs", "pair_table", "pairs_of")
 
 MEASURED_FILE = "measured.csv"
-MIB = 1024**2
+GIB = 1024**3
 
 
 def pairs_of(report: FleetReport) -> dict[str, Pair]:
@@ -49,15 +49,15 @@ def pair_table(pairs: Mapping[str, Pair]) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("PREDICTED / MEASURED", "KV BLOCKS", "MEMORY OF A RANK", "ITL", "TTFT", "CONCURRENT", "TOKENS"):
-        table.add_column(column, no_wrap=True)
+    for column in ("PREDICTED / MEASURED", "KV BLOCKS", "GiB", "ITL ms", "TTFT ms", "CONCURRENT", "TOKENS"):
+        table.add_column(column)
     for model, pair in pairs.items():
         table.add_row(
             model,
             _both(pair.predicted_kv_blocks, pair.kv_blocks, "{:d}"),
-            _both(_mib(pair.predicted_rank_bytes), _mib(pair.rank_bytes), "{:.0f} MiB"),
-            _both(_ms(pair.predicted_itl_s), _ms(pair.itl_s), "{:.1f} ms"),
-            _both(_ms(pair.predicted_ttft_s), _ms(pair.ttft_s), "{:.0f} ms"),
+            _both(_gib(pair.predicted_rank_bytes), _gib(pair.rank_bytes), "{:.2f}"),
+            _both(_ms(pair.predicted_itl_s), _ms(pair.itl_s), "{:.1f}"),
+            _both(_ms(pair.predicted_ttft_s), _ms(pair.ttft_s), "{:.0f}"),
             f"{pair.concurrency:.1f}" if pair.num_tokens else "-",
             Text(str(pair.num_tokens), style="" if pair.is_enough else "dim"),
         )
@@ -68,8 +68,8 @@ def _both(predicted: float | None, measured: float | None, form: str) -> str:
     return " / ".join("-" if value is None else form.format(value) for value in (predicted, measured))
 
 
-def _mib(count: int | None) -> float | None:
-    return None if count is None else count / MIB
+def _gib(count: int | None) -> float | None:
+    return None if count is None else count / GIB
 
 
 def _ms(seconds: float | None) -> float | None:

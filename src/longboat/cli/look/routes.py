@@ -19,8 +19,8 @@ __all__ = ("run_routes",)
 
 _EVERY_S = 1.0
 _COLUMNS = (
-    *("REPLICA", "STATE", "IN FLIGHT", "PREFILL TOKENS", "DECODE TOKENS", "RUNNING", "WAITING", "KV USED"),
-    *("REQUESTS", "SHARE", "CACHED", "EXPECTED"),
+    *("REPLICA", "STATE", "IN\nFLIGHT", "PREFILL\nTOKENS", "DECODE\nTOKENS", "RUN", "WAIT", "KV"),
+    *("REQUESTS", "CACHED", "EXPECTED"),
 )
 
 
@@ -74,17 +74,15 @@ def _view(document: Mapping[str, Any]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title=f"policy {document['policy']}")
+    table.title_justify = "left"
     for at, title in enumerate(_COLUMNS):
         table.add_column(title, justify="left" if at < 2 else "right", no_wrap=True)
-    totals: dict[str, int] = {}
     for row in document["routes"]:
-        totals[row["model"]] = totals.get(row["model"], 0) + row["hits"]["requests"]
-    for row in document["routes"]:
-        table.add_row(*_cells(row, totals[row["model"]]))
+        table.add_row(*_cells(row))
     return table
 
 
-def _cells(row: Mapping[str, Any], all_requests: int) -> Iterable[str]:
+def _cells(row: Mapping[str, Any]) -> Iterable[str]:
     hits, engine = row["hits"], row["engine"]
     state = "ready" if row["ready"] else "not ready"
     usage = engine.get("kv_usage")
@@ -98,7 +96,6 @@ def _cells(row: Mapping[str, Any], all_requests: int) -> Iterable[str]:
         f"{engine.get('waiting', '')}",
         "" if usage is None else f"{usage:.0%}",
         f"{hits['requests']:,}",
-        _share(hits["requests"], all_requests),
         _share(hits["cached_tokens"], hits["prompt_tokens"]),
         _share(hits["expected_tokens"], hits["prompt_tokens"]),
     )

@@ -130,7 +130,8 @@ def _print(
     for line in _started_lines(report):
         console.print(line, style="dim", highlight=False, soft_wrap=True)
     if why:
-        console.print(decision_table(report))
+        if report.decisions:
+            console.print(decision_table(report))
         console.print(start_table(getattr(report, "starts", {})))
     if shown.external:
         console.print(external_table(shown.external))

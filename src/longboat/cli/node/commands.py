@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from longboat.cluster.host.record import ClusterRecord
 
-__all__ = ("node_app",)
+__all__ = ("node_app", "show_record")
 
 _ADOPTION_S = 30.0
 
@@ -105,7 +106,7 @@ def stop(
 
 
 def _up(record: ClusterRecord, *, block: bool) -> None:
-    _show(record)
+    show_record(record)
     if block:
         tell_systemd("READY=1")
         _stay(record)
@@ -137,8 +138,10 @@ def _progress() -> Callable[[str], None]:
     return show
 
 
-def _show(record: ClusterRecord) -> None:
+def show_record(record: ClusterRecord) -> None:
+    """Print what a node is, and on a head how others join."""
     from longboat.cluster.host.choices import DEFAULT_PORT
+    from longboat.cluster.host.ray_start import WHOLE_DASHBOARD
 
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
@@ -146,7 +149,8 @@ def _show(record: ClusterRecord) -> None:
         print(f"this machine is a node of {record.gcs_address}, as {record.address} ({record.interface})")
         return
     print(f"this machine is the head of a cluster at {record.gcs_address} ({record.interface})")
-    print(f"  dashboard   http://{record.dashboard}")
+    if os.environ.get(WHOLE_DASHBOARD) == "1":
+        print(f"  dashboard   http://{record.dashboard}")
     print(f"  token file  {record.token_file}")
     if record.address == "127.0.0.1":
         return

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,6 +17,7 @@ __all__ = (
     "external_table",
     "fleet_view",
     "gateway_table",
+    "phase_lines",
     "phase_times",
     "phase_words",
     "replica_table",
@@ -42,8 +42,12 @@ COLOURS = {
 def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:
     """Show the whole fleet; wanted: model → replicas asked for."""
     starts: Starts = getattr(report, "starts", {})  # an older controller's report lacks it
-    replicas = replica_table(report.replicas, wanted, report.at_s, starts)
-    parts: list[RenderableType] = [replicas, gateway_table(report.gateways)]
+    parts: list[RenderableType] = [replica_table(report.replicas)]
+    found = {state.model for state in report.replicas}
+    for model in (model for model in wanted if model not in found):
+        note = "waiting for a place" if wanted[model] else "0 replicas wanted"
+        parts.append(Text(f"{model}: {note}", style="dim"))
+    parts += [*phase_lines(report.replicas, report.at_s, starts), gateway_table(report.gateways)]
     parts += [Text(line, style="dim") for line in resume_lines(report.replicas)]
     parts += [Text(f"~ {model} is being updated", style="cyan") for model in report.updating]
     back = (f"{model}: its update failed and was rolled back: {why}" for model, (_, why) in report.taken_back.items())
@@ -62,38 +66,28 @@ def external_table(models: Iterable[ShownExternal]) -> Table:
     return table
 
 
-def replica_table(
-    replicas: Iterable[ReplicaState], wanted: Mapping[str, int], at_s: float, starts: Starts = MappingProxyType({})
-) -> Table:
-    """Make one row per rank, grouped by replica; models without any replica get a row of their own.
+def replica_table(replicas: Iterable[ReplicaState]) -> Table:
+    """Make one row per rank, grouped by replica."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("MODEL", "REPLICA", "SPLIT", "PHASE", "RESUME", "RANK", "NODE", "PID", "GiB"):
+        table.add_column(column, no_wrap=column not in ("MODEL", "NODE"), overflow="fold")
+    for state in replicas:
+        _replica_rows(table, state)
+    return table
+
+
+def phase_lines(replicas: Iterable[ReplicaState], at_s: float, starts: Starts) -> Iterator[Text]:
+    """Yield how long each start lasts by now, and why a replica does not serve.
 
     at_s: when the replicas were looked at, on the clock of their ``announced_at_s``
     starts: model → node → how long the newest start took there
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (
-        "MODEL",
-        "REPLICA",
-        "SPLIT",
-        "PHASE",
-        "RESUME",
-        "RANK",
-        "NODE",
-        "PID",
-        "START",
-        "MEMORY",
-        "SECONDS IN EACH PHASE",
-    ):
-        table.add_column(column, no_wrap=column != "SECONDS IN EACH PHASE")
-    seen: set[str] = set()
     for state in replicas:
-        seen.add(state.model)
-        _replica_rows(table, state, at_s, starts.get(state.model, {}))
-    for model, count in wanted.items():
-        if model not in seen:
-            note = "waiting for a place" if count else "0 replicas wanted"
-            table.add_row(model, "-", "", Text(note, style="dim"))
-    return table
+        before = starts.get(state.model, {}).get(state.node)
+        times = phase_times(state, at_s, before) if state.phase in STARTING else ""
+        if note := "; ".join(part for part in (times, state.detail) if part):
+            style = COLOURS.get(state.phase, "cyan")
+            yield Text(f"{state.model} {state.replica[-8:]} {state.phase.value}: {note}", style=style)
 
 
 def resume_lines(replicas: Iterable[ReplicaState]) -> list[str]:
@@ -166,28 +160,19 @@ def tenant_view(gateway: ShownGateway, report: FleetReport) -> RenderableType:
     return Group(*parts)
 
 
-def _replica_rows(table: Table, state: ReplicaState, at_s: float, starts: Mapping[str, StartTimes]) -> None:
-    times = phase_times(state, at_s, starts.get(state.node))
-    note = f"{times}; {state.detail}" if state.detail and state.phase in STARTING else state.detail or times
-    name = state.replica[-8:]
+def _replica_rows(table: Table, state: ReplicaState) -> None:
     phase = Text(state.phase.value, style=COLOURS.get(state.phase, "cyan"))
-    resume = _resume_text(state)
+    start = (state.model, state.replica[-8:], state.shape, phase, _resume_text(state))
     if not state.ranks:
-        table.add_row(state.model, name, state.shape, phase, resume, "", "", "", "", "", note)
+        table.add_row(*start)
     for rank in state.ranks:
-        first = rank.node_rank == 0
+        memory_bytes = rank.memory_bytes or rank.rss_bytes
         table.add_row(
-            state.model if first else "",
-            name if first else "",
-            state.shape if first else "",
-            phase if first else "",
-            resume if first else "",
+            *(start if rank.node_rank == 0 else [""] * len(start)),
             str(rank.node_rank),
             f"{rank.hostname} ({rank.address})",
             str(rank.pid or "-"),
-            rank.started_by,
-            f"{rank.rss_bytes / 2**20:.0f} MiB" if rank.rss_bytes else "",
-            note if first else "",
+            f"{memory_bytes / 2**30:.2f}" if memory_bytes else "",
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from longboat.cli.file.target import read_target
 from longboat.cli.plan.planning import HERE, Planner, machines_of, own_calibration, read_shape
 from longboat.cli.shared.catalog_files import read_library
+from longboat.cli.simulate.left_out import left_out
 from longboat.cli.simulate.simulate_options import SimulateRequest, parse_event
 from longboat.core.errors import UserInputError
 from longboat.core.wanted import WantedModel
@@ -34,15 +35,18 @@ from longboat.spec.wanted import wanted_model
 __all__ = ("fleet_to_simulate", "seed_of")
 
 
-def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str]:
-    """Return the model, the fleet, and in words what one replica is. Raises UserInputError for what cannot be."""
+def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str, tuple[str, ...]]:
+    """Return the model, the fleet, in words what one replica is, and what of it is left out.
+
+    Raises UserInputError for what cannot be.
+    """
     spec = _model(request)
     wanted = wanted_model(spec, splits_of)
     if request.step_time:
         if request.kv_tokens is None:
             raise UserInputError("--step-time says nothing of the KV cache", hint="give --kv-tokens 100000 too")
         time, limits = _step_time(request.step_time), _given_limits(request, request.kv_tokens)
-        planned, title = 1, "times as given"
+        planned, title, split = 1, "times as given", None
     elif spec.engine.kind == "fake":
         raise UserInputError(
             f"{spec.name} runs on the fake engine, of which nothing can be planned",
@@ -53,11 +57,11 @@ def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str]:
         time, limits = planned_engine(forecast, planner.calibration, request.kv_tokens)
         if request.replicas is None:
             _check_room(wanted, forecast, planner.cluster)
-        planned, title = forecast.layout.replicas, _title(forecast)
+        planned, title, split = forecast.layout.replicas, _title(forecast), forecast.fit.split
     count = request.replicas or wanted.replicas or planned
     if count < 1:
         raise UserInputError(f"{spec.name} has 0 replicas: nothing would serve it", hint="give --replicas 2")
-    return spec, _fleet(request, count, time, limits), title
+    return spec, _fleet(request, count, time, limits), title, tuple(left_out(spec, split))
 
 
 def seed_of(fleet: Fleet) -> PrefillSeed:

@@ -31,7 +31,9 @@ def run_simulate(request: SimulateRequest, *, as_json: bool, report: Path | None
     policies = parse_policies(request.policies)
     if report is not None and report.suffix != ".html":
         raise UserInputError(f"{report} is not an HTML file", hint=f"--report {report.with_suffix('.html')}")
-    spec, fleet, title = fleet_to_simulate(request)
+    spec, fleet, title, gaps = fleet_to_simulate(request)
+    for gap in gaps:
+        print(f"not played: {gap}", file=sys.stderr)
     trace = TraceToPlay(request, spec.name)
     results = [_run(policy, fleet, trace.play, request) for policy in policies]
     _check(results[0], fleet)
@@ -44,7 +46,8 @@ def run_simulate(request: SimulateRequest, *, as_json: bool, report: Path | None
     if report is not None:
         _write(report, html_report(told, results))
     if as_json:
-        print(json.dumps(_document(spec.name, title, fleet, request, results), indent=2))
+        document = {**_document(spec.name, title, fleet, request, results), "not_played": gaps}
+        print(json.dumps(document, indent=2))
         return
     from longboat.cli.simulate.simulate_table import print_results
 

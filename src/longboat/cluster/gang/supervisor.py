@@ -255,7 +255,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             return None
         if verdict.adapters is not None and self._adapters is not None:
             self._adapters.take(verdict.adapters)
-        self._start_s = self._start_s if verdict.start_s is None else verdict.start_s
+        self._start_s = getattr(verdict, "start_s", None) or self._start_s  # an older controller's verdict lacks it
         if verdict.patience_s is not None:
             self._leave_by_s = time.monotonic() + verdict.patience_s
         if verdict.leave and self.phase is Phase.READY and self._ordered is None:

@@ -51,6 +51,8 @@ _STOP_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
 _IN_USE = "address already in use"
 _PORT_TRIES = 3
+ADOPTED_S = 60.0
+"""Another runner adopts a node in seconds, where its Ray is left."""
 
 
 def start_node(
@@ -231,13 +233,18 @@ def _spawn_runner(record: ClusterRecord) -> subprocess.Popen[bytes]:
 
 def wait_until_kept(run: Path, on_progress: Callable[[str], None]) -> ClusterRecord:
     """Wait until a runner that another process started has the node up. Raises ClusterError where it does not."""
-    begin_s = time.monotonic()
+    begin_s = kept_s = time.monotonic()
     while (waited_s := time.monotonic() - begin_s) < _START_DEADLINE_S:
         record = load_record(run)
         if record is None or record.phase == "failed":
             raise ClusterError(f"the node did not come up: {record.detail if record else ''}", hint=f"see {_log(run)}")
-        if record.phase == "up" and record.is_kept:
-            return record
+        if record.is_kept:
+            if record.phase == "up":
+                return record
+            kept_s = time.monotonic()
+        elif time.monotonic() - kept_s > ADOPTED_S:
+            hint = f"longboat node start brings it back; see {_log(run)}"
+            raise ClusterError("the process that keeps the node ended while it was started", hint=hint)
         on_progress(f"the node is being started: {waited_s:.0f} s")
         time.sleep(0.1)
     raise ClusterError(f"the node was not up within {_START_DEADLINE_S:.0f} s", hint=f"its output is in {_log(run)}")
@@ -287,7 +294,11 @@ def _end_runner(record: ClusterRecord, how: signal.Signals) -> None:
 def _reap(marks: Mapping[str, str]) -> list[int]:
     """SIGKILL what carries ``marks``, but for ourselves; the pids."""
     argv = keeper_argv("--reap", *(f"{name}={value}" for name, value in marks.items()))
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=_REAP_DEADLINE_S)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_REAP_DEADLINE_S)
+    except subprocess.TimeoutExpired as error:
+        what = f"some processes of this node did not end in {_REAP_DEADLINE_S:.0f} s"
+        raise ClusterError(what, hint="run it again; ps shows them") from error
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]
         raise ClusterError(f"some processes of this node could not be ended: {last}", hint="look for it with ps")

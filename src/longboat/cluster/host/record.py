@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longboat.cluster.host.ray_command import LOOPBACK_ENV
+from longboat.disk_sync import sync
 from longboat.folders import node_folder
 
 __all__ = (
@@ -69,8 +70,9 @@ class ClusterRecord:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the runner lives."""
-        return self.runner_pid > 0 and born_ticks(self.runner_pid) == self.runner_born > 0
+        """Whether the runner lives. After a reboot, another process may have its pid, and began as long after boot."""
+        is_here = self.runner_pid > 0 and born_ticks(self.runner_pid) == self.runner_born > 0
+        return is_here and self.boot in ("", boot_id())
 
     @property
     def is_ended(self) -> bool:
@@ -111,6 +113,7 @@ def _write(folder: Path, text: str) -> None:
     draft = folder / f"node.{os.getpid()}"
     try:
         draft.write_text(text)
+        sync(draft)  # a power cut could leave an empty file in the place of both
         draft.replace(folder / _NAME)
     finally:
         draft.unlink(missing_ok=True)
@@ -141,7 +144,7 @@ def _read(path: Path) -> ClusterRecord | None:
         known = {field.name for field in fields(ClusterRecord)}
         record = ClusterRecord(**{name: value for name, value in found.items() if name in known})
         return replace(record, argv=tuple(record.argv))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 

@@ -20,6 +20,8 @@ __all__ = ("request_of", "resume_node")
 
 _HEAD_DEADLINE_S = 300.0
 _LOOK_EVERY_S = 1.0
+END_S, _PAUSE_S = 60.0, 0.2
+"""A stop gives a node's runner 30 s. One that was interrupted before may have left it as it was."""
 
 
 def resume_node(
@@ -38,7 +40,9 @@ def resume_node(
     if record is None:
         what = "this machine has not been a node, so there is nothing to resume"
         raise UserInputError(what, hint="say which: a new cluster (--head, --local), or one to join (--join ADDRESS)")
-    if record.is_kept:
+    if record.is_kept and record.is_ended:
+        _wait_for_end(record, on_progress)
+    elif record.is_kept:
         return wait_until_kept(run, on_progress)
     if not record.is_ended and ray_here(record) is not None:
         spawn_runner(run, os.environ)
@@ -65,6 +69,17 @@ def request_of(record: ClusterRecord) -> NodeRequest:
         token_file=record.token_file,
         storage=str(Path(record.storage).parent),
     )
+
+
+def _wait_for_end(record: ClusterRecord, on_progress: Callable[[str], None]) -> None:
+    begin_s = time.monotonic()
+    while record.is_kept:
+        waited_s = time.monotonic() - begin_s
+        if waited_s > END_S:
+            what = f"this node is being stopped, and the process {record.runner_pid} that keeps it has not ended"
+            raise ClusterError(what, hint="longboat node stop ends it")
+        on_progress(f"waiting for the end of the node: {waited_s:.0f} s")
+        time.sleep(_PAUSE_S)
 
 
 def _wait_for_head(record: ClusterRecord, head_s: float, on_progress: Callable[[str], None]) -> None:

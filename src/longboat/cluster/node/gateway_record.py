@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 __all__ = ("GatewayRecord", "RecordFile")
@@ -30,10 +30,12 @@ class RecordFile:
         self._path = folder / "gateway.json"
 
     def read(self) -> GatewayRecord | None:
-        """Return the record; None where there is none."""
+        """Return the record, without fields of a newer version; None where there is none."""
         try:
-            return GatewayRecord(**json.loads(self._path.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
+            found = json.loads(self._path.read_text())
+            known = {field.name for field in fields(GatewayRecord)}
+            return GatewayRecord(**{name: value for name, value in found.items() if name in known})
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
             return None
 
     def write(self, record: GatewayRecord) -> None:

@@ -63,7 +63,7 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
             self._refuse_past(order.epoch)
             self._order, self._ordered_s = order, time.monotonic()
             self._answers.take(order)
-            await self._door.open()
+            await self._open_door()
             self._holding = self._holding or asyncio.create_task(self._hold())
             self._bounding = self._bounding or asyncio.create_task(_keep_bounds(self._run))
             self._keep_warm(order.warm)
@@ -80,6 +80,13 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
                 relay_key=self._relay.key,
                 unwell=self._relay.unwell,
             )
+
+    async def _open_door(self) -> None:
+        """Let commands of this machine in. On a full disk there is no socket: the node serves, and commands use Ray."""
+        try:
+            await self._door.open()
+        except OSError as error:
+            log.warning("this node's daemon cannot be asked by commands: %s", error)
 
     async def _share(self, order: NodeOrder) -> WeightsReport | None:
         """Take this node's place in the swarm of weights; a node that cannot share still serves."""

@@ -93,8 +93,8 @@ class Verdict:
     leave: bool = False  # finish the running requests, then end
     patience_s: float | None = None  # longest wait for them from now; None: as before
     adapters: tuple[WantedAdapter, ...] | None = None  # that the engine is to know; None: as before
-    start_s: float | None = None  # longest start of its engine; None: as before
     again_s: float = 1.0  # announce the gang again after this time, where nothing changes before
+    start_s: float | None = None  # longest start of its engine; None: as before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,11 +52,12 @@ def _through_parent(start_raylet: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _keep(run: Path, env: Mapping[str, str]) -> None:
-    """Start a parent again whenever it ended. It ends with this process."""
+    """Start a parent again whenever it ended, unless none can be forked here. It ends with this process."""
     num_short_lives = 0
     while True:
         began_s = time.monotonic()
         argv = warm_parent.command(str(run / start_worker.SOCKET), os.getpid())
-        subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, check=False)
+        if subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, check=False).returncode == warm_parent.UNABLE:
+            return  # a machine where a library starts threads: each try takes seconds of a core
         num_short_lives = 0 if time.monotonic() - began_s > _STEADY_S else num_short_lives + 1
         time.sleep(pause_s(num_short_lives))

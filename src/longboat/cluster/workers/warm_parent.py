@@ -63,6 +63,9 @@ _LOADED = (
 )
 """What Ray, Serve, supervisors, controllers and daemons import sooner or later."""
 
+UNABLE = 3
+"""Exit status of a parent that cannot be forked."""
+
 _TALK_S = 3.0
 _GO_S = 30.0
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -219,6 +222,15 @@ def _wake_on_children() -> int:
     return read_fd
 
 
+def _load_or_end() -> Loaded:
+    """Load; end this process for good where it cannot be forked, since the next parent could not be either."""
+    try:
+        return load()
+    except RefusedError as error:
+        print(f"longboat: Ray's workers start plainly on this node: {error}", file=sys.stderr)
+        sys.exit(UNABLE)
+
+
 def main() -> None:
     """Serve at once where nothing is to be loaded, else load first: workers wait at the socket meanwhile."""
     socket_path, starter_pid, *inherited = sys.argv[1:-1]
@@ -227,7 +239,7 @@ def main() -> None:
     if inherited:
         listener = socket.socket(fileno=int(inherited[0]))
         listener.set_inheritable(False)
-        loaded = load()
+        loaded = _load_or_end()
     else:
         Path(socket_path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         listener, loaded = listen(socket_path), None

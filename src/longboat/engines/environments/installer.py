@@ -6,6 +6,7 @@ environment. A marker file is written last; a folder without it is unfinished an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -179,7 +180,8 @@ def _lock(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> Pa
 def _compile(python: str, folder: Path) -> None:
     """Compile modules now: imports are three times faster after it. Files that are not Python 3 are skipped."""
     command = [python, "-m", "compileall", "-q", "-j0", "-x", _RARE, str(folder / "lib")]
-    subprocess.run(command, capture_output=True, timeout=_COMPILE_DEADLINE_S, check=False)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # imports compile what is left
+        subprocess.run(command, capture_output=True, timeout=_COMPILE_DEADLINE_S, check=False)
 
 
 def _present(folder: Path, request: InstallRequest) -> InstalledEnvironment | None:

@@ -29,10 +29,16 @@ class PackageSources:
     no_index: bool = False
     certificate: str = ""
 
+    @property
+    def has_addresses(self) -> bool:
+        """Whether packages are looked for on pages of servers, whose addresses may hold passwords."""
+        return any("://" in place for place in self.find_links)
+
     def uv_arguments(self) -> list[str]:
         """Return what ``uv_variables`` leaves out, as arguments of ``uv pip`` commands."""
         words = ["--no-index"] if self.no_index else []
-        for flag, values in (("--find-links", self.find_links), ("--allow-insecure-host", self.trusted_hosts)):
+        folders = () if self.has_addresses else self.find_links
+        for flag, values in (("--find-links", folders), ("--allow-insecure-host", self.trusted_hosts)):
             words += [word for value in values for word in (flag, value)]
         # pip takes the best match of all its indexes; uv would stop at the first index that knows the name.
         return [*words, "--index-strategy", "unsafe-best-match"] if self.extra_index_urls else words
@@ -49,7 +55,9 @@ class PackageSources:
         found = {**trust, "UV_DEFAULT_INDEX": self.index_url} if self.index_url else trust
         ours = {name: value for name, value in found.items() if name not in env}
         indexes = (*env.get("UV_INDEX", "").split(), *self.extra_index_urls)
-        return {**ours, "UV_INDEX": " ".join(indexes)} if self.extra_index_urls else ours
+        ours |= {"UV_INDEX": " ".join(indexes)} if self.extra_index_urls else {}
+        pages = (*filter(None, env.get("UV_FIND_LINKS", "").split(",")), *self.find_links)
+        return ours | ({"UV_FIND_LINKS": ",".join(pages)} if self.has_addresses else {})
 
 
 def package_sources(env: Mapping[str, str] = os.environ, python: str = sys.executable) -> PackageSources:

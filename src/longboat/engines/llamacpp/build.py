@@ -111,7 +111,11 @@ def _fetched(folder: Path, python: Path) -> Path:
     wanted.write_text(f"{SOURCE}\n")
     words = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--require-hashes"]
     command = [str(python), "-m", "pip", *words, "-r", str(wanted), "-d", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_DEADLINE_S, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired:
+        what = f"the source of llama.cpp did not arrive within {_FETCH_DEADLINE_S:.0f} s"
+        raise TransferError(what, hint="check this machine's connection to the package index, and try again") from None
     found = next(folder.glob("*.tar.gz"), None)
     if done.returncode or found is None:
         tail = "\n".join(done.stderr.strip().splitlines()[-_TAIL_LINES:])

@@ -104,11 +104,20 @@ class Accounting:
 
         now_s: monotonic; status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``
         """
+        if self.free(call, now_s):
+            self.note_end(call, now_s, status=status, outcome=outcome, code=code)
+
+    def free(self, call: Call, now_s: float) -> bool:
+        """Give back all that an open request holds; return False for others. The caller owes its ``note_end``."""
         lease = call.lease
         if lease is None or not lease.is_open:
-            return
+            return False
         lease.close(now_s)
         self.in_flight -= 1
+        return True
+
+    def note_end(self, call: Call, now_s: float, *, status: int, outcome: str, code: str = "") -> None:
+        """Note how a request ended whose places are free."""
         ended = self._ended
         ended.append((call, now_s, status, outcome, code))
         if len(ended) >= _MAX_ENDED:

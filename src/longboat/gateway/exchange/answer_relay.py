@@ -35,6 +35,9 @@ _NO_REPLICA: Final = replica_line("")
 class ClientSide(Protocol):
     """The client's connection, as an exchange needs it."""
 
+    # called once the client has taken what waits for it while writing is paused; with False: it left before
+    taken: Callable[[bool], None] | None
+
     @property
     def write_paused(self) -> bool: ...
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from longboat.gateway.records.recent import Decision
 
 if TYPE_CHECKING:
     from longboat.core.policy import ResumePolicy
+    from longboat.gateway.calls.accounting import Accounting
     from longboat.gateway.calls.model_request import Call
     from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.upstreams.upstream import Upstream
@@ -222,7 +224,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             self._state.deaths.acquit(self._blamed)
         status = self._answer.status
         outcome = "ok" if status < 400 else "client_error" if status < 500 else "engine_error"
-        self._close(status=status, outcome=outcome)
+        self._close(status=status, outcome=outcome, waits=self._client.write_paused)
         self._client.exchange_done(keep=True)
 
     def _refuse(self, action: life.Refuse) -> None:
@@ -240,7 +242,8 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self._close(status=answer.status, outcome=outcome, code=refusal.code)
         self._client.exchange_done(keep=keep)
 
-    def _close(self, *, status: int, outcome: str, code: str = "") -> None:
+    def _close(self, *, status: int, outcome: str, code: str = "", waits: bool = False) -> None:
+        """waits: the client has yet to take the last of a long answer; how that ends is written down then"""
         call, now_s, lease = self._call, time.monotonic(), self._call.lease
         visit, self._visit = self._visit, None
         if visit is not None:
@@ -251,7 +254,10 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             call.bytes_out = self._answer.relay.bytes_out
         self._state.held_bytes -= call.release_body()
         accounting = self._state.accounting
-        accounting.close(call, now_s, status=status, outcome=outcome, code=code)
+        if waits and accounting.free(call, now_s):
+            self._client.taken = functools.partial(_note_end, accounting, call, status, outcome)
+        else:
+            accounting.close(call, now_s, status=status, outcome=outcome, code=code)
         if lease is not None and lease.pool is not None and lease.pool.scheduler.num_waiting:
             accounting.flush()  # who goes next depends on it
 
@@ -266,6 +272,11 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         if len(call.decisions) < _MAX_DECISIONS:
             at_s = time.monotonic() - call.request.received_s
             call.decisions = (*call.decisions, Decision(at_s, action.name, str(action.reason)))
+
+
+def _note_end(accounting: Accounting, call: Call, status: int, outcome: str, is_whole: bool) -> None:
+    how = (status, outcome) if is_whole else (499, "client_left")
+    accounting.note_end(call, time.monotonic(), status=how[0], outcome=how[1])
 
 
 class _View(Selection):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
@@ -97,7 +98,8 @@ def retry_after_s(value: str | None, now_unix_s: float) -> float:
     if value.isascii() and value.strip().isdigit():
         return min(float(value), LONGEST_HOLD_S)
     try:
-        seconds = parsedate_to_datetime(value).timestamp() - now_unix_s
+        at = parsedate_to_datetime(value)
+        seconds = at.replace(tzinfo=at.tzinfo or UTC).timestamp() - now_unix_s
     except (TypeError, ValueError, OverflowError):
         return HOLD_S
     return min(max(seconds, 0.0), LONGEST_HOLD_S)

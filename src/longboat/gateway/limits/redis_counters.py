@@ -110,13 +110,13 @@ class RedisCounters:
     def _expire(self, due_s: float = math.inf, *, all_of_them: bool = False) -> None:
         """Decide the questions that have waited too long, those that Redis has and those that are not sent.
 
-        due_s: when this was due. Where this process itself did not run for a while since, it reads replies first
+        due_s: when to do so. Where this process itself did not run then, it reads first what has come meanwhile
         """
+        self._timer = None
         loop, unsent = asyncio.get_running_loop(), self._exchange.unsent
         if loop.time() - due_s > _OWN_PAUSE_S:
             self._timer = loop.call_later(_READ_S, self._expire)
             return
-        self._timer = None
         until_s = math.inf if all_of_them else loop.time() - DECIDE_S + 0.001
         late = [question for question in self._exchange.sent() if question.asked_s <= until_s]
         for question in late:

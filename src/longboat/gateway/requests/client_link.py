@@ -27,7 +27,7 @@ class ClientLink:
 
     __slots__ = (
         "closes_after", "exchange", "idle_since_s", "is_deaf", "owes_word", "queue", "reads_later", "state",
-        "transport", "word_s", "write_paused",
+        "taken", "transport", "word_s", "write_paused",
     )  # fmt: skip
 
     def __init__(self, state: GatewayState) -> None:
@@ -39,6 +39,7 @@ class ClientLink:
         self.is_deaf = False  # nothing more is read
         self.reads_later = False  # reading is paused until the requests that wait were answered
         self.write_paused = False
+        self.taken: Callable[[bool], None] | None = None  # waits for the last bytes of the answer before
         self.owes_word = False  # the client waits for ``100 Continue`` before it sends a body
         self.word_s = 0.0  # when it got that last (monotonic)
         self.closes_after = False  # the connection ends with the present answer

@@ -85,6 +85,7 @@ class ClientConnection(ClientLink):
             exchange.abort()
         elif self.write_paused:  # the answer counted as complete when it was written, and was not sent whole
             self.state.metrics.event("answer_cut_off")
+        _tell_taken(self, is_whole=False)
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -94,6 +95,7 @@ class ClientConnection(ClientLink):
 
     def resume_writing(self) -> None:
         self.write_paused = False
+        _tell_taken(self, is_whole=True)
         if self.exchange is not None:
             self.exchange.resume()
         else:
@@ -176,3 +178,10 @@ class ClientConnection(ClientLink):
             self.transport.abort()
             return False
         return True
+
+
+def _tell_taken(link: ClientLink, *, is_whole: bool) -> None:
+    """Tell whether the client took the last bytes of its answer, where that is waited for."""
+    taken, link.taken = link.taken, None
+    if taken is not None:
+        taken(is_whole)

@@ -16,7 +16,7 @@ from longboat.planner.fleet.choose import Choice, KnownModel, choose, demand_of,
 from longboat.planner.fleet.decide_unmodelled import NUMBERS, no_room, reason_of, room_unsplit, unsplit
 from longboat.planner.fleet.gang_layouts import gang_demand
 from longboat.planner.fleet.inputs import PlannerInputs
-from longboat.planner.fleet.node_pools import NODE_ID, why_unmixed
+from longboat.planner.fleet.node_pools import NODE_ID, why_unmixed, why_weakest
 from longboat.planner.fleet.pack import GangDemand, pack
 from longboat.planner.fleet.place import NoShape
 from longboat.planner.fleet.placement_context import PlacementContext
@@ -151,6 +151,8 @@ class _Decider:
         if any(NODE_ID in labels for labels in wanted.placement.stages):
             note = "stages are bound to nodes by ids, which change when a node starts again: start them with --label"
             self.notes.setdefault(wanted.name, []).append(note)
+        elif why := why_weakest(PlacementContext(wanted, self.inputs)):
+            self.notes.setdefault(wanted.name, []).append(f"{why}: {_LABEL_HINT}")
 
     def _choose_unmodelled(self, wanted: WantedModel, taken: Sequence[GangDemand]) -> Problem | None:
         """Decide without a model of memory: no split, and a replica for each user as far as there is room."""
@@ -254,6 +256,9 @@ def _runs(wanted: WantedModel, running: Mapping[str, WantedModel]) -> bool:
     return now is not None and now.num_replicas > 0 and same_engines(now, wanted)
 
 
+_LABEL_HINT = "start them with --label longboat.accelerator=NAME"
+
+
 def same_engines(one: WantedModel, other: WantedModel) -> bool:
     """Return whether both are served by the same engines, however many and whatever they are planned for."""
     return _uncounted(replace(one, load=other.load)) == _uncounted(other)
@@ -275,6 +280,8 @@ def _misfit(forecast: Forecast, wanted: WantedModel) -> Problem | None:
 
 def _unmixed(model: KnownModel, taken: Sequence[GangDemand], problem: Problem) -> Problem:
     """Return the problem with why stages were not put on several sorts of nodes, and what would fit so."""
+    if weakest := why_weakest(model.context):
+        problem = replace(problem, what=f"{problem.what}; {weakest}", hint=_LABEL_HINT)
     why = why_unmixed(model.context)
     if not why:
         return problem

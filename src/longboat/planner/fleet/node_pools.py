@@ -13,7 +13,7 @@ from longboat.planner.machines.cluster_text import parse_cards
 from longboat.planner.machines.pools import Pool
 from longboat.planner.search.layouts import REPLICAS
 
-__all__ = ("NODE_ID", "NodePools", "node_pools", "why_unmixed")
+__all__ = ("NODE_ID", "NodePools", "node_pools", "why_unmixed", "why_weakest")
 
 NODE_ID = "ray.io/node-id"
 RAY = "ray.io/"
@@ -112,6 +112,22 @@ def why_unmixed(context: PlacementContext) -> str:
     if unbound:
         return f"no label tells {unbound[0].hostname or unbound[0].address} from nodes of another sort"
     return ""
+
+
+def why_weakest(context: PlacementContext) -> str:
+    """Return why the weakest of several sorts of cards counts for all; ``""`` where one sort, or a label, is enough.
+
+    Replicas cannot be kept to the better cards: a node has another id when it starts again.
+    """
+    sorts = _sorts(context) if context.rank.num_gpus else []
+    if all(sort.labels is not None and NODE_ID not in sort.labels for sort in sorts):
+        return ""
+    names = [accelerator_of(sort.nodes[0], context.inputs.accelerators)[0] for sort in sorts]
+    cards = list(dict.fromkeys(parse_cards(name, context.inputs.library)[0].entry.name for name in names))
+    sort = (
+        f"nodes with {', '.join(cards[:-1])} from those with {cards[-1]}" if cards[1:] else f"sorts of {cards[0]} apart"
+    )
+    return f"no label tells {sort}, so the weakest card counts"
 
 
 def _sorts(context: PlacementContext) -> list[_Sort]:

@@ -98,9 +98,20 @@ def hub_headers(env: Mapping[str, str], home: Path) -> dict[str, str]:
     """Return the header with the hub's token; nothing where there is none."""
     token = env.get("HF_TOKEN", "")
     if not token:
-        folder = Path(env.get("HF_HOME") or home / ".cache" / "huggingface")
-        try:
-            token = (folder / "token").read_text().strip()
-        except (OSError, UnicodeDecodeError):
-            return {}
+        token = next(filter(None, map(_token_in, _hub_folders(env, home))), "")
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _hub_folders(env: Mapping[str, str], home: Path) -> list[Path]:
+    """Return where ``hf auth login`` may have put its token: a unit's own folder of caches is not that of a login."""
+    if folder := env.get("HF_HOME"):
+        return [Path(folder)]
+    caches = [Path(cache)] if (cache := env.get("XDG_CACHE_HOME")) else []
+    return [folder / "huggingface" for folder in (*caches, home / ".cache")]
+
+
+def _token_in(folder: Path) -> str:
+    try:
+        return (folder / "token").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
