@@ -500,3 +500,7 @@ def test_machines_may_be_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "accelerator_name", lambda: "NVIDIA GeForce RTX 4090")
     best, *_ = document("plan", "Qwen3-32B", "--on", "here")["plans"]
     assert "2 x RTX 4090" in best["title"]
+    monkeypatch.setattr(hardware, "accelerator_name", lambda: "NVIDIA GeForce GT 1030")
+    error = refused("plan", "Qwen3-0.6B", "--on", "here")
+    assert error.message == "this machine has an unknown accelerator 'NVIDIA GeForce GT 1030'"
+    assert "--on" in error.hint and "did you mean" not in error.hint

@@ -159,6 +159,12 @@ def test_ports_outside_are_those_of_the_values() -> None:
     assert [port["port"] for port in outside["ports"]] == [443, 9000]
 
 
+def test_no_port_outside_opens_none() -> None:
+    """A rule without ports would allow all of them."""
+    rules = policy(documents_of({"networkPolicy": {"egressPorts": []}}), "-nodes")["egress"]
+    assert not [rule for rule in rules if "ipBlock" in str(rule)]
+
+
 def test_clients_of_a_load_balancer_may_come_from_outside_the_cluster() -> None:
     (balanced,) = policy(rendered("tls-values.yaml"), "-clients")["ingress"]
     assert "from" not in balanced

@@ -239,7 +239,11 @@ def _here(library: Library) -> Cluster:
 
     name = accelerator_name()
     labels = {ACCELERATOR_LABELS[0]: name} if name else {}
-    return cluster_of_nodes([replace(this_machine(), labels=labels)], library)
+    try:
+        return cluster_of_nodes([replace(this_machine(), labels=labels)], library)
+    except UserInputError as error:  # its driver named the card, and the user wrote nothing that could be mended
+        hint = 'name machines like it: --on "1x(1xRTX4090)", or add the card in a catalog file: docs/guides/plan.md'
+        raise UserInputError(f"this machine has an {error.message}", hint=hint) from None
 
 
 def _text(path: Path) -> str:
