@@ -64,13 +64,16 @@ async def test_a_fleet_that_comes_up_after_a_down_that_was_cut_orders_its_nodes_
     await made.end_nodes()
 
 
-async def test_a_replica_hears_how_long_its_start_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ready_s", "start_s"), [(77, controller.HUNG_START_S), (9000, 9000)])
+async def test_a_replica_hears_how_long_its_start_may_last(
+    monkeypatch: pytest.MonkeyPatch, ready_s: int, start_s: float
+) -> None:
     monkeypatch.setattr(controller, "_alive_nodes", list)
-    fleet = load_fleet("models: [{source: 'builtin:tiny', update: {ready_s: 77}}]", "x")
+    fleet = load_fleet(f"models: [{{source: 'builtin:tiny', update: {{ready_s: {ready_s}}}}}]", "x")
     made: Any = FleetController.__new__(FleetController)
     await made.__init__(lambda _: Daemon(), nothing, nothing, deaf, deaf)
     await made.reconfigure(controller_document(fleet, dump_fleet(fleet)))
     state = ReplicaState(model=fleet.models[0].name, replica="r", generation=1, phase=Phase.LOADING, url="")
     verdict = await made.announce(Announcement(state=state, slot=0, capacity=None, api_key="k"))
-    assert verdict.start_s == 77
+    assert verdict.start_s == start_s
     await made.end_nodes()

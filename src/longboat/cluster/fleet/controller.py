@@ -44,6 +44,11 @@ class NodesNow(NamedTuple):
     resources: Mapping[str, Mapping[str, float]] = {}  # by node
 
 
+HUNG_START_S = 7200.0
+"""An engine that is not ready this long after its start hangs, unless updates may wait for longer. Even 700 GB over a
+link of 1 Gbit/s are loaded by then."""
+
+
 class FleetController:
     """The controller of the whole fleet. Serve restarts it, and it learns its state again within a second."""
 
@@ -97,7 +102,7 @@ class FleetController:
         self._rollouts.hear(announcement, time.monotonic())
         verdict = self._fleet.hear(announcement)
         model = announcement.state.model
-        start_s = self._document.get("updates", {}).get(model, {}).get("ready_s")
+        start_s = max(HUNG_START_S, self._document.get("updates", {}).get(model, {}).get("ready_s", 0.0))
         return dataclasses.replace(verdict, adapters=wanted_adapters(self._document, model), start_s=start_s)
 
     async def report(self) -> FleetReport:

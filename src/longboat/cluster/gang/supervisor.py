@@ -357,7 +357,7 @@ def _known(error: Exception) -> Exception:
 
 
 def _too_slow(limit_s: float, phase: Phase, model: str) -> LongboatError:
-    what = f"the engine was not ready {limit_s:.0f} s after its start (update.ready_s); its phase is {phase.value}"
+    what = f"the engine was not ready {limit_s:.0f} s after its start; its phase is {phase.value}"
     return EngineError(
         what, hint=f"longboat logs {model} shows where it hangs; raise update.ready_s if it is only slow"
     )

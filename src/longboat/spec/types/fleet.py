@@ -322,7 +322,7 @@ class UpdateSpec(Section):
     """Seconds that the last replica of a revision waits for its running requests; then they are cut off."""
     ready_s: float = Field(default=1800.0, ge=1, le=86_400)
     """Seconds within which a new replica must be ready; otherwise the update is rolled back. An engine that is not
-    ready this long after its start is ended, and started again."""
+    ready this long after its start, and two hours at the least, is ended and started again."""
 
 
 class ModelSpec(Section):
