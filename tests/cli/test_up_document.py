@@ -92,6 +92,16 @@ def test_what_is_expected_is_readable_in_a_terminal_of_100_columns() -> None:
     assert expected[2].endswith("; times are computed")
 
 
+def test_an_encoder_of_the_usual_512_tokens_fits_and_has_no_cache() -> None:
+    text = "models: [{source: 'builtin:tiny-embed', task: embed}]"
+    out = io.StringIO()
+    show_plan(load_fleet(text, "x"), planned(text), Console(file=out, width=100))
+    _, row, *_ = out.getvalue().partition("EXPECTED")[2].splitlines()
+    assert row.split()[1:4] == ["8", "x", "511+1"]
+    assert row.split()[-1] == "-"
+    assert "fit" not in out.getvalue()
+
+
 def test_what_the_file_says_is_not_called_decided() -> None:
     model = told("models: [{source: 'builtin:tiny', split: {pipeline: 2}}]")["models"]["tiny"]
     assert model["auto"] == []

@@ -168,7 +168,8 @@ def _forecast_rows(plan: CheckedPlan) -> Iterator[tuple[str, ...]]:
             yield (*start, "does not fit", "-", "-", memory, "-")
             continue
         times = (_interval(told.ttft_s, 0), _interval(told.itl_s, 1), f"{forecast.tokens_per_s:.0f}")
-        yield (*start, *times, memory, str(forecast.fit.num_kv_tokens))
+        kv_tokens = str(forecast.fit.num_kv_tokens) if forecast.shape.kv_bytes_per_token() else "-"
+        yield (*start, *times, memory, kv_tokens)
 
 
 def _forecast_basis(plan: CheckedPlan) -> Iterator[str]:

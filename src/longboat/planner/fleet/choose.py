@@ -98,7 +98,7 @@ def demand_of(wanted: WantedModel, shape: ModelShape, settings: EngineMemory, ra
     """Return the load of the file, with lengths that the model can do. ratio: of the lengths."""
     load, limit = wanted.load, wanted.context or shape.max_context_tokens
     asked = load.prompt_tokens + load.images * (shape.image_tokens or ASSUMED_IMAGE_TOKENS)
-    prompt, output = asked * ratio, load.output_tokens * ratio if wanted.task == GENERATE else 0.0
+    prompt, output = asked * ratio, load.output_tokens * ratio if wanted.task == GENERATE else 1.0
     if limit and prompt + output > limit:
         prompt, output = (length * limit / (prompt + output) for length in (prompt, output))
     one = 1 if 0 < (wanted.rank.num_gpus or 0) < 1 else 0  # a rank on a part of a card is a replica of its own
