@@ -139,6 +139,9 @@ def _become_command(request: Mapping[str, Any], told: int, out: int, err: int) -
     os.dup2(err, 2)
     for stream in (told, out, err):
         os.close(stream)
+    # Those of this process know where they stood in other files.
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(request["env"])
     tempfile.tempdir = None
