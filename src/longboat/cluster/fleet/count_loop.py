@@ -15,7 +15,7 @@ from longboat.cluster.counts.keeper import Change, CountKeeper
 from longboat.cluster.fleet.deployed import Applications, bundles_in_force, counts_in_force, labels_in_force
 from longboat.cluster.fleet.placing import Placing
 from longboat.cluster.fleet.serve_rest import ServeRest
-from longboat.cluster.fleet.unplaced import end_actors, unplaced_actors
+from longboat.cluster.fleet.unplaced import end_unplaced
 from longboat.cluster.host.cluster_token import cluster_token
 from longboat.cluster.members.relay_book import order_every_s
 from longboat.cluster.protocol.messages import NodeReport
@@ -77,9 +77,7 @@ class CountLoop:
         """End replicas that are to end and never had a place; returns how many there were."""
         if self._rest is None:
             return 0
-        apps = await asyncio.to_thread(_apps_of, self._rest)
-        await asyncio.to_thread(end_actors, names := unplaced_actors(apps))
-        return len(names)
+        return await asyncio.to_thread(end_unplaced, await asyncio.to_thread(_apps_of, self._rest))
 
     def take_nodes(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Take over the nodes that are alive, as Ray lists them."""
@@ -129,7 +127,7 @@ class CountLoop:
             apps = await asyncio.to_thread(_apps_of, rest)
             self.keeper.found(counts_in_force(apps), bundles_in_force(apps), labels_in_force(apps))
             self._placing.take(apps)
-            await asyncio.to_thread(end_actors, unplaced_actors(apps))
+            await asyncio.to_thread(end_unplaced, apps)
         now_s = self._now_s()
         states, partial = self._states(), self._is_partial()
         have, carry = [node["Resources"] for node in self.nodes], [node.get("Labels") or {} for node in self.nodes]

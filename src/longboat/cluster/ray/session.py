@@ -161,9 +161,9 @@ class Session(FleetView):
 
     def end_unplaced(self) -> None:
         """End replicas that Serve stops and that never had a place: it would wait for each of them."""
-        from longboat.cluster.fleet.unplaced import end_actors, unplaced_actors
+        from longboat.cluster.fleet.unplaced import end_unplaced
 
-        end_actors(unplaced_actors(self.apps.all()))
+        end_unplaced(self.apps.all())
 
     def end_nodes(self) -> None:
         """Have the controller end gateways, zygotes and daemons.
