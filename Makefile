@@ -123,9 +123,8 @@ bench-peers: venv  ## install the other proxies for bench-gateway, each in an en
 
 ##@ Check
 .PHONY: test
-test: export LONGBOAT_COMPILE_LATER := 1
-test: $(READY)  ## everything this machine allows; ONLY="lint quick" runs only these
-	@env -u LONGBOAT_COMPILE_LATER $(VENV)/bin/python tools/run_tests.py $(ONLY)
+test: venv  ## everything this machine allows; ONLY="lint quick" runs only these
+	@$(VENV)/bin/python tools/run_tests.py $(ONLY)
 
 .PHONY: quick
 quick: venv  ## the tests that need no engine, no cluster and no root

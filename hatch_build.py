@@ -39,8 +39,6 @@ SOURCES = tuple(
 FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 _DEADLINE_S = 120
-LATER = "LONGBOAT_COMPILE_LATER"
-"""Variable by which `make test` installs nothing compiled: it compiles beside its checks."""
 
 COMPILED_FOLDERS = (
     "catalog/shape", "planner/memory", "planner/predict", "planner/search",
@@ -84,7 +82,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """version: ``standard``, or ``editable`` where the checkout itself is what gets imported."""
-        if self.target_name != "wheel" or os.environ.get(LATER):
+        if self.target_name != "wheel":
             return
         built = build()
         if built and version == "standard":

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from file_order import files_marked, place_of
+from file_order import files_marked, make_scheduler, place_of
 
 HERE = Path(__file__).parent
-pytest_plugins = ("side_by_side", "netlab.plugin", "engines.sglang_node", "engines.vllm_node")
+pytest_plugins = ("netlab.plugin", "engines.sglang_node", "engines.vllm_node")
 
 # A shell ignores SIGINT for what it starts in the background, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -45,3 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _place(item: pytest.Item) -> tuple[int, bool, bool]:
     is_of_cluster = any(item.get_closest_marker(mark) for mark in ("ray", "net", "slow"))
     return place_of(item.path.relative_to(HERE).as_posix(), is_of_cluster=is_of_cluster)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one process, and each of the folders that share something."""
+    return make_scheduler(config, log, root=f"{HERE.name}/")

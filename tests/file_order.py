@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ("LONGEST", "SHARING", "files_marked", "place_of", "scope_of")
+__all__ = ("LONGEST", "SHARING", "files_marked", "make_scheduler", "place_of", "scope_of")
 
 HERE = Path(__file__).parent
 
@@ -53,6 +54,19 @@ def place_of(file: str, *, is_of_cluster: bool) -> tuple[int, bool, bool]:
 def scope_of(file: str) -> str:
     """Return what one process takes as a whole: a file, or the folder that shares what its files start."""
     return next((folder for folder in SHARING if file.startswith(folder)), file)
+
+
+def make_scheduler(config: Any, log: Any, *, root: str = "tests/") -> Any:
+    """Return pytest-xdist's scheduler for ``--dist=loadfile``; None for another one. root: where all tests are"""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler.loadfile import LoadFileScheduling
+
+    class ByFileOrFolder(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(super()._split_scope(nodeid).removeprefix(root))
+
+    return ByFileOrFolder(config, log)
 
 
 def files_marked(marks: Sequence[str], root: Path = HERE) -> list[str]:

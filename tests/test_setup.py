@@ -12,9 +12,8 @@ import subprocess
 import sys
 import threading
 import tomllib
-from concurrent.futures import Future
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
@@ -185,71 +184,27 @@ def test_files_that_begin_first_are_there() -> None:
     assert [file for file in files if not (ROOT / "tests" / file).is_file()] == []
 
 
-def test_set_up_runs_beside_what_needs_nothing_and_the_rest_begins_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_up_runs_beside_what_needs_nothing_and_comes_before_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     run_tests = tool("run_tests")
-    both, rest, order = threading.Barrier(2), threading.Event(), []
+    both, order = threading.Barrier(2), []
 
     def set_up(_chosen: list[str]) -> tuple[dict[str, str], str, float]:
         both.wait(30)  # breaks unless what needs nothing runs now
         order.append("set-up")
         return {}, "", 0.0
 
-    def run(rows: list[list[tuple[str, ...]]], _missing: object, compiling: Future[object]) -> list[object]:
-        assert compiling.result(30)
+    def run(rows: list[list[tuple[str, ...]]], _missing: object) -> list[object]:
         names = [group for row in rows for groups in row for group in groups]
         if "quick" in names:
             both.wait(30)
-            assert rest.wait(30), "the rest waits for the end of what needs nothing"
         order.extend(names)
-        if "ray" in names:
-            rest.set()
         return [run_tests.Outcome(name, True, 1.0) for name in names]
 
-    def check(name: str) -> object:
-        order.append(name)
-        return run_tests.Outcome(name, True, 1.0)
-
-    monkeypatch.setattr(run_tests, "run_checks", check)
     monkeypatch.setattr(run_tests, "set_up_for", set_up)
     monkeypatch.setattr(run_tests, "run_rows", run)
     monkeypatch.setattr(run_tests.os, "chdir", lambda _folder: None)
     assert run_tests.main(["quick", "ray"]) == 0
     assert order.index("set-up") < order.index("ray")
-    assert order[0] == "compile"
-
-
-def test_tests_begin_after_what_is_compiled_and_checks_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_tests = tool("run_tests")
-    compiling: Future[object] = Future()
-
-    def check(name: str) -> object:
-        compiling.set_result(None)  # it never comes unless a check runs meanwhile
-        return run_tests.Outcome(name, True, 1.0)
-
-    def run(groups: tuple[str, ...], *_: object, is_alone: bool) -> object:
-        return run_tests.Outcome(groups[0], compiling.done(), 1.0)
-
-    monkeypatch.setattr(run_tests, "run_checks", check)
-    monkeypatch.setattr(run_tests, "run_tests", run)
-    outcomes = run_tests.run_rows([[("lint",)], [("quick",)]], {}, compiling)
-    assert [(outcome.group, outcome.passed) for outcome in outcomes] == [("lint", True), ("quick", True)]
-
-
-def test_only_make_test_compiles_after_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None and spec.loader is not None
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
-    built: list[object] = []
-    for later, number in (("1", 0), ("", 1)):
-        monkeypatch.setenv(hook.LATER, later)
-        monkeypatch.setattr(hook, "build", lambda: built.append("it") or [])
-        hook.NativeHook.initialize(SimpleNamespace(target_name="wheel"), "editable", {})
-        assert len(built) == number
-    told = {target: run_make(ROOT, "-n", "-B", target).stdout for target in ("test", "venv")}
-    assert "hatch_build.py" in told["venv"]
-    assert "hatch_build.py" not in told["test"]
-    assert "env -u LONGBOAT_COMPILE_LATER" in told["test"]
 
 
 def test_rows_hold_what_is_chosen_and_can_run() -> None:

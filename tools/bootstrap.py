@@ -33,9 +33,7 @@ def main(folder: Path) -> None:
     into: tuple[str | Path, ...] = ("--quiet", "--python", python, *sources.uv_arguments())
     locked: tuple[str | Path, ...] = ("--require-hashes", "--compile-bytecode", REQUIREMENTS / "dev.txt")
     step("installing Longboat's packages", *uv, "sync", *into, *locked)
-    own = "installing Longboat itself"
-    if not os.environ.get("LONGBOAT_COMPILE_LATER"):
-        own += ", and compiling the path of a request (usually 1 to 3 minutes)"
+    own = "installing Longboat itself, and compiling the path of a request (usually 1 to 3 minutes)"
     step(own, *uv, "install", *into, "--no-deps", "--no-build-isolation", "-e", ROOT)
 
 

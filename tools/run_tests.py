@@ -1,8 +1,8 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
 One line says what cannot run here, and why. What needs nothing comes first, and engine environments are
-installed beside it. Tests of engines and of clusters begin when these are there. Files are divided among processes, and
-all groups share their places. The last line adds all groups up, as pytest does for one.
+installed beside it. Then come tests of engines and of clusters: their files are divided among processes. The last line
+adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
 a failure, if they are few, run once more by themselves. Tests that fail in one of the two runs and pass in the other
@@ -21,11 +21,10 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from longboat.core.errors import LongboatError, UserInputError
 from longboat.engines.environments.engine_lock import recipe_of
@@ -37,7 +36,6 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from file_order import files_marked  # noqa: E402
 from netlab.lab import why_unavailable  # noqa: E402
-from side_by_side import PLACES  # noqa: E402
 
 BIN = Path(sys.executable).parent
 CODE = ("src", "tests", "tools", "benchmarks")
@@ -51,10 +49,7 @@ CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("python", "tools/check_prose.py"),
     ),
     "types": (("mypy",),),
-    "compile": (("python", "hatch_build.py"),),
 }
-COMPILE = "compile"
-"""Compiles what a request runs through, where it is older than its sources. Tests begin after it, checks beside it."""
 TESTS = {
     "quick": "not engine and not ray and not net and not slow and not hosts and not browser and not watch",
     "engine": "engine and not ray and not net and not slow and not hosts and not browser and not watch",
@@ -66,14 +61,14 @@ TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
 NEEDS_ENGINES = ("engine", "slow", "net", "ray")
 """Groups that run as one: its files take from seconds to minutes, and are given to whichever process is free."""
-NUM_PROCESSES = {"quick": 6}
-"""Processes that divide a group's files, on two cores. Tests wait for most of their time: four left a fifth of both
-cores idle in quick. A file stays in one process, since its tests may share an engine."""
-NUM_OTHERS = 4
-"""The same for other groups; three left an eighth of both cores idle."""
-NUM_PLACES = max(NUM_OTHERS, *NUM_PROCESSES.values())
-"""Processes that run tests at a time, those of all groups together."""
-NEEDS_NOTHING = ("lint", "types", "quick")
+SIDE_BY_SIDE = ("--dist=loadfile", "--no-loadscope-reorder")
+"""Words for pytest-xdist: processes divide the files. A file stays in one process, since its tests may share an engine.
+Files run in the order that tests/file_order.py gives them: xdist would leave those with the fewest tests for the end,
+and they take the longest."""
+NUM_PROCESSES = 4
+"""On two cores. Tests wait for most of their time: three left a quarter of both cores idle in quick, and an eighth of
+them while engines and clusters ran."""
+NEEDS_NOTHING = (*CHECKS, "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
 """Rows of what needs nothing; see ROWS."""
 ROWS = ((NEEDS_ENGINES,),)
@@ -124,50 +119,24 @@ def main(groups: list[str]) -> int:
     """Run the groups (none: all) and say what happened; the exit status."""
     os.chdir(ROOT)
     known = (*CHECKS, *TESTS)
-    groups = [COMPILE, *groups] if set(groups) & set(TESTS) else groups
     if unknown := [group for group in groups if group not in known]:
         print(f"no such group: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
     chosen = [group for group in known if not groups or group in groups]
     first = [group for group in chosen if group in NEEDS_NOTHING]
-    then = [group for group in chosen if group in NEEDS_ENGINES]
+    then = [group for group in chosen if group not in NEEDS_NOTHING]
     started_s = time.monotonic()
-    with places(), ThreadPoolExecutor(2) as beside:
-        compiling = beside.submit(run_checks, COMPILE) if COMPILE in chosen else None
-        rest = beside.submit(set_up_and_run, then, compiling)
-        outcomes = run_rows(rows_of(ROWS_BEFORE, first, {}), {}, compiling)
-        others, missing, set_up_s = rest.result()
-    compiled = [compiling.result()] if compiling else []
-    outcomes = [tried_again(outcome, missing) for outcome in (*compiled, *outcomes, *others)]
+    with ThreadPoolExecutor(1) as beside:
+        set_up = beside.submit(set_up_for, then)
+        outcomes = run_rows(rows_of(ROWS_BEFORE, first, {}), {})
+        missing, failure, set_up_s = set_up.result()
+    if failure:
+        outcomes.append(Outcome("set-up", False, set_up_s, failures=[failure]))
+        then = []
+    outcomes += run_rows(rows_of(ROWS, then, missing), missing)
+    outcomes = [tried_again(outcome, missing) for outcome in outcomes]
     tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
-
-
-@contextmanager
-def places() -> Iterator[None]:
-    """Let the runs of pytest in this block share the places for processes."""
-    read, write = os.pipe()
-    os.write(write, b"." * NUM_PLACES)
-    os.environ[PLACES] = f"{read},{write}"
-    try:
-        yield
-    finally:
-        del os.environ[PLACES]
-        os.close(read)
-        os.close(write)
-
-
-def places_passed(env: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the descriptors of the places, which a run of pytest inherits."""
-    return tuple(int(fd) for fd in env.get(PLACES, "").split(",") if fd)
-
-
-def set_up_and_run(chosen: list[str], compiling: Future[Outcome] | None) -> tuple[list[Outcome], dict[str, str], float]:
-    """Install what these groups need, and run them: the outcomes, what is missing, and the seconds of the set-up."""
-    missing, failure, set_up_s = set_up_for(chosen)
-    if failure:
-        return [Outcome("set-up", False, set_up_s, failures=[failure])], missing, set_up_s
-    return run_rows(rows_of(ROWS, chosen, missing), missing, compiling), missing, set_up_s
 
 
 def set_up_for(chosen: list[str]) -> tuple[dict[str, str], str, float]:
@@ -232,15 +201,13 @@ def rows_of(rows: Sequence[Sequence[Groups]], chosen: Sequence[str], missing: Ma
     return [found for row in left if (found := [groups for groups in row if groups])]
 
 
-def run_rows(
-    rows: Sequence[Sequence[Groups]], missing: Mapping[str, str], compiling: Future[Outcome] | None = None
-) -> list[Outcome]:
-    """All groups, the rows side by side. compiling: groups of tests begin after it"""
+def run_rows(rows: Sequence[Sequence[Groups]], missing: Mapping[str, str]) -> list[Outcome]:
+    """All groups, the rows side by side."""
     if len(rows) > 1:
         names = (", ".join(map(name_of, row)) for row in rows)
         print(f"\n── side by side; each is reported when it has ended: {' | '.join(names)}", flush=True)
     with ThreadPoolExecutor(max(1, len(rows))) as threads:
-        running = [threads.submit(run_row, row, missing, compiling, is_alone=len(rows) == 1) for row in rows]
+        running = [threads.submit(run_row, row, missing, is_alone=len(rows) == 1) for row in rows]
     return [outcome for row in running for outcome in row.result()]
 
 
@@ -248,20 +215,11 @@ def name_of(groups: Groups) -> str:
     return "+".join(groups)
 
 
-def run_row(
-    row: Sequence[Groups],
-    missing: Mapping[str, str],
-    compiling: Future[Outcome] | None = None,
-    *,
-    is_alone: bool = True,
-) -> list[Outcome]:
+def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_alone: bool = True) -> list[Outcome]:
     """Everything of the row in turn; a failure does not stop the others.
 
-    compiling: groups of tests begin after it
     is_alone: what tests print appears at once, and not when their groups have ended
     """
-    if compiling is not None and not all(groups[0] in CHECKS for groups in row):
-        compiling.result()
     with tests_environment(missing) as env:
         return [
             run_checks(groups[0]) if groups[0] in CHECKS else run_tests(groups, missing, env, is_alone=is_alone)
@@ -322,7 +280,8 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
-        words += ["--durations=5", "--durations-min=10", f"--processes={NUM_PROCESSES.get(groups[0], NUM_OTHERS)}"]
+        words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
+        words += [f"--numprocesses={NUM_PROCESSES}"]
         if groups[0] not in NEEDS_NOTHING:  # a cluster's tests tell one story
             words += ["--randomly-dont-reorganize", *(f"tests/{file}" for file in files_marked(NEEDS_ENGINES))]
         code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
@@ -397,20 +356,14 @@ def file_of(failure: str) -> str:
 def run_shown(group: str, words: Sequence[str], env: Mapping[str, str]) -> int:
     """pytest's exit status; its output passes through."""
     print(headline(group), flush=True)
-    return run_pytest(words, env, output=None)
-
-
-def run_pytest(words: Sequence[str], env: Mapping[str, str], *, output: IO[str] | None) -> int:
-    """pytest's exit status. output: where its output goes; None: it passes through"""
-    argv = [BIN / "pytest", *words]
-    passed = places_passed(env)
-    return subprocess.run(argv, check=False, env=env, stdout=output, stderr=output, pass_fds=passed).returncode
+    return subprocess.run([BIN / "pytest", *words], check=False, env=dict(env)).returncode
 
 
 def run_quietly(group: str, words: Sequence[str], env: Mapping[str, str]) -> int:
     """pytest's exit status; its output comes in one piece when it has ended, so that no other group's is in between."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        code = run_pytest(words, env, output=output)
+        argv = [BIN / "pytest", *words]
+        code = subprocess.run(argv, check=False, env=dict(env), stdout=output, stderr=output).returncode
         output.seek(0)
         with PRINTING:
             print(f"{headline(group)}\n{output.read()}", flush=True)

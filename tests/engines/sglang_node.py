@@ -1,7 +1,4 @@
-"""The fixture ``sglang_node``: real SGLang engines, forked from one zygote, since SGLang takes long to import.
-
-All processes of a run of tests share the zygote.
-"""
+"""The fixture ``sglang_node``: real SGLang engines, forked from one zygote, since SGLang takes long to import."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ from longboat.engines.launch.overlay import build_overlay
 from longboat.engines.launch.process import RankProcess, start_rank
 from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote, stop_all
 from longboat.engines.registry import adapter_for
-from side_by_side import shared_folder
 
 __all__ = ("SGLANG_PYTHON", "SglangNode", "sglang_node")
 
@@ -91,14 +87,13 @@ async def _token_or_end(plan: GangPlan, url: str, rank: RankProcess) -> bool:
 
 @pytest.fixture(scope="session")
 def sglang_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangNode]:
-    """Make one node for all tests of a process, at its first use."""
+    """Make one node for all tests of a run, at its first use."""
+    folder = tmp_path_factory.mktemp("node")
     environment = environment_at("sglang", Path(SGLANG_PYTHON))
-    shared, owner = shared_folder(tmp_path_factory)
-    overlay = str(build_overlay(shared, environment))
+    overlay = str(build_overlay(folder, environment))
     preload_env = ADAPTER.preload_env(environment, offline=True)
-    starting = ensure_zygote(environment, overlay, preload_env, shared, owner, wait_s=IMPORT_DEADLINE_S)
+    starting = ensure_zygote(environment, overlay, preload_env, folder, os.getpid(), wait_s=IMPORT_DEADLINE_S)
     zygote = asyncio.run(starting)
     assert zygote is not None, "the zygote takes too long to import SGLang"
-    yield SglangNode(tmp_path_factory.mktemp("node"), environment, overlay, zygote)
-    if owner == os.getpid():
-        stop_all(shared)
+    yield SglangNode(folder, environment, overlay, zygote)
+    stop_all(folder)

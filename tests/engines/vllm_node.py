@@ -29,7 +29,6 @@ from longboat.engines.launch.overlay import build_overlay
 from longboat.engines.launch.process import RankProcess, start_rank
 from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote, stop_all
 from longboat.engines.vllm.adapter import VllmAdapter
-from side_by_side import shared_folder
 
 __all__ = ("ENGINE_PYTHON", "VllmNode", "vllm_node")
 
@@ -102,7 +101,7 @@ def _is_well(url: str) -> bool:
 def vllm_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmNode]:
     """Make one node for all tests of a process, at its first use."""
     environment, adapter = environment_at("vllm", Path(ENGINE_PYTHON)), VllmAdapter()
-    shared, owner = shared_folder(tmp_path_factory)
+    shared, owner = _shared_with_other_processes(tmp_path_factory)
     overlay = str(build_overlay(shared, environment))
     preload_env = adapter.preload_env(environment, offline=True)
     starting = ensure_zygote(environment, overlay, preload_env, shared, owner, wait_s=IMPORT_DEADLINE_S)
@@ -111,3 +110,10 @@ def vllm_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmNode]:
     yield VllmNode(tmp_path_factory.mktemp("node"), environment, overlay, zygote, adapter)
     if owner == os.getpid():
         stop_all(shared)
+
+
+def _shared_with_other_processes(folders: pytest.TempPathFactory) -> tuple[Path, int]:
+    """Return a folder for all processes of this run of tests, and the process that lives the longest."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return folders.getbasetemp().parent, os.getppid()
+    return folders.mktemp("shared"), os.getpid()

@@ -29,5 +29,4 @@ def test_down_ends_a_replica_that_waits_for_the_lost_half() -> None:
         fleet.must("up", str(path), "--detach", timeout_s=300)
         lab.kill_host(two)
         wait_until("a replica finds no room", lambda: "finds no room" in fleet.must("status", "--why"), 180)
-        assert not fleet.replicas()
         fleet.must("down", timeout_s=80)  # Serve itself waits for the replica for more than the command's 90 s
