@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -22,7 +23,17 @@ from longboat.core.errors import ClusterError, UserInputError
 from longboat.folders import open_files
 from longboat.spec.types.fleet import FLEET_NAME, MODEL_NAME
 
-__all__ = ("FLEET_FILE", "Manifest", "Restored", "files_of", "put_back", "put_file", "read_archive", "write_archive")
+__all__ = (
+    "FLEET_FILE",
+    "Manifest",
+    "Restored",
+    "check_folder_of",
+    "files_of",
+    "put_back",
+    "put_file",
+    "read_archive",
+    "write_archive",
+)
 
 FORMAT = 1
 FLEET_FILE = "fleet.yaml"
@@ -96,6 +107,13 @@ def _content(path: Path) -> bytes:
         return copy.read_bytes()
 
 
+def check_folder_of(target: Path) -> None:
+    """Raise UserInputError where the folder for an archive does not exist."""
+    if not target.parent.is_dir():
+        hint = f"mkdir -p {target.parent}, or name another file"
+        raise UserInputError(f"{target} cannot be written: {os.strerror(errno.ENOENT)}", hint=hint)
+
+
 def write_archive(target: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
     """Write an archive whole or not at all, readable by its owner only. Raises UserInputError where it cannot be."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -112,8 +130,7 @@ def write_archive(target: Path, manifest: Manifest, files: Mapping[str, bytes]) 
             os.fsync(file.fileno())
         draft.replace(target)
     except OSError as error:
-        hint = "name another file" if target.parent.is_dir() else f"mkdir -p {target.parent}, or name another file"
-        raise UserInputError(f"{target} cannot be written: {error.strerror}", hint=hint) from error
+        raise UserInputError(f"{target} cannot be written: {error.strerror}", hint="name another file") from error
     finally:
         draft.unlink(missing_ok=True)
 

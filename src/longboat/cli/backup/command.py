@@ -31,10 +31,11 @@ def backup(
     from datetime import UTC, datetime
 
     from longboat import __version__
-    from longboat.cli.backup.archive import FLEET_FILE, FORMAT, Manifest, files_of, write_archive
+    from longboat.cli.backup.archive import FLEET_FILE, FORMAT, Manifest, check_folder_of, files_of, write_archive
     from longboat.cli.backup.running import running_of
     from longboat.folders import home_folder, owner_name, run_folder
 
+    check_folder_of(file)
     values, why = _running_values()
     running = running_of(values)
     files = files_of(home_folder()) | _token() | ({FLEET_FILE: running.text.encode()} if running.text else {})

@@ -13,7 +13,6 @@ from longboat.gateway.admin.query import ObservedState, Query, Reply
 from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
 from longboat.gateway.records.metrics import merge
 from longboat.gateway.records.recent import summary, timeline
-from longboat.gateway.records.usage_store import UsageRow
 from longboat.routing.capacity.daily_rests import daily_limits
 
 __all__ = (
@@ -30,7 +29,6 @@ __all__ = (
 
 USAGE_DAYS = 31
 _USAGE_KEYS = ("day", "tenant", "model")
-_ROW = tuple(field.name for field in dataclasses.fields(UsageRow))
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=999_999)]
 
@@ -91,7 +89,8 @@ class UsageQuery(Query, frozen=True, tag="usage"):
     def local(self, state: ObservedState) -> Reply:
         rows = state.usage.report(self.days, state.clock.unix_s(), self.tenant)
         shared = state.config.state_folder is not None
-        days = [{name: getattr(row, name) for name in _ROW} for row in rows]
+        names = [field.name for field in dataclasses.fields(rows[0])] if rows else []
+        days = [{name: getattr(row, name) for name in names} for row in rows]
         return {"days": days, "limits": daily_limits(state.live.policy), "shared": shared}
 
     def joined(self, replies: Sequence[Reply]) -> Reply:
