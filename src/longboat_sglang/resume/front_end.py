@@ -114,16 +114,23 @@ def _sending(send: Any) -> Any:
 
 
 async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
-    """Yield the outputs under one id; note each choice's new ids just before its output."""
+    """Yield the outputs under one id; note each choice's new ids just before its output.
+
+    The token that ends a choice has no words. It is noted after its output, so that it comes with the event of the end,
+    also where a busy engine sends it together with words.
+    """
     seen: dict[int, int] = {}
     first = ""
     if current.whole:
         current.grown[0] = lambda: _output_ids(manager, obj)
     try:
         async for output in outputs:
+            ends: list[tuple[int, Any]] = []
             for place, own in enumerate(output if isinstance(output, list) else (output,)):
                 choice, ids = own.get("index", place), own.get("output_ids") or ()
-                current.note(choice, ids[seen.get(choice, 0) :])
+                num_worded = len(ids) - _is_ended_by_token(own) if isinstance(output, dict) else len(ids)
+                current.note(choice, ids[seen.get(choice, 0) : num_worded])
+                ends.append((choice, ids[num_worded:]))
                 seen[choice] = len(ids)
                 current.num_choices = max(current.num_choices, choice + 1)
             if isinstance(output, dict):  # a part of a stream, of one choice
@@ -131,8 +138,16 @@ async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) 
                 if output["meta_info"]["id"] != first:
                     output = {**output, "meta_info": {**output["meta_info"], "id": first}}
             yield output
+            for choice, ids in ends:
+                current.note(choice, ids)
     finally:
         await outputs.aclose()
+
+
+def _is_ended_by_token(output: Any) -> bool:
+    """Return whether a part of a stream is the last, and its last token is one that ends an answer."""
+    reason = output["meta_info"].get("finish_reason")
+    return isinstance(reason, dict) and reason.get("type") == "stop" and isinstance(reason.get("matched"), int)
 
 
 def _output_ids(manager: Any, obj: Any) -> list[int]:
