@@ -34,6 +34,9 @@ __all__ = ("FleetController",)
 log = logger("controller")
 
 ROLL_EVERY_S = 1.0
+HUNG_START_S = 7200.0
+"""An engine that is not ready this long after its start hangs, unless updates may wait for longer. Even 700 GB over a
+link of 1 Gbit/s are loaded by then."""
 
 
 class NodesNow(NamedTuple):
@@ -42,11 +45,6 @@ class NodesNow(NamedTuple):
     alive: tuple[Node, ...] = ()
     at_s: float = 0.0  # Unix seconds of the list
     resources: Mapping[str, Mapping[str, float]] = {}  # by node
-
-
-HUNG_START_S = 7200.0
-"""An engine that is not ready this long after its start hangs, unless updates may wait for longer. Even 700 GB over a
-link of 1 Gbit/s are loaded by then."""
 
 
 class FleetController:

@@ -82,7 +82,7 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
             )
 
     async def _open_door(self) -> None:
-        """Let commands of this machine in. On a full disk there is no socket: the node serves, and commands use Ray."""
+        """Let commands of this machine in. Where a full disk refuses that, the node serves, and commands use Ray."""
         try:
             await self._door.open()
         except OSError as error:
