@@ -27,6 +27,7 @@ from longboat.cluster.host.ray_node import NodeRequest, start_local, start_node,
 from longboat.cluster.host.ray_processes import processes_of_ray
 from longboat.cluster.host.ray_start import NextStart
 from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
+from longboat.cluster.host.resume import keep_or_start
 from longboat.cluster.host.runner import backoff_s, is_final, last_words
 from longboat.cluster.ray import session
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
@@ -329,6 +330,19 @@ def test_cluster_that_does_not_answer_is_refused(run: Path) -> None:
             start_node(NodeRequest(join=join), run)
 
 
+@pytest.mark.parametrize("phase", ["up", "stopping"])
+def test_service_that_is_started_again_ends_what_another_node_left(run: Path, phase: str) -> None:
+    free = f"127.0.0.1:{free_port()}"
+    left = subprocess.Popen(["sleep", "60"], env={**os.environ, NODE_MARK: str(run)})
+    try:
+        save_record(_record(run, phase=phase).with_runner(left.pid))
+        with pytest.raises(ClusterError, match="no cluster answers"):
+            keep_or_start(NodeRequest(join=free), run)
+        assert left.wait(timeout=30) is not None
+    finally:
+        left.kill()
+
+
 def test_stop_without_a_node_says_so(run: Path) -> None:
     assert stop_node(run) is False
 
@@ -476,6 +490,7 @@ def test_local_cluster_starts_answers_and_stops(run: Path, home: Path) -> None:
         assert _parts_of_the_dashboard(record) == ["ServeHead"]
         with pytest.raises(LongboatError, match="already"):
             start_local(run)
+        assert keep_or_start(NodeRequest(is_local=True), run) == record
     finally:
         assert stop_node(run) is True
     assert load_record(run) is None and not list((home / "nodes").iterdir())

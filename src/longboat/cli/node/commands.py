@@ -52,7 +52,7 @@ def start(
     """
     from longboat.cluster.host.ray_command import parse_labels
     from longboat.cluster.host.ray_node import NodeRequest, start_node
-    from longboat.cluster.host.resume import resume_node
+    from longboat.cluster.host.resume import keep_or_start, resume_node
     from longboat.cluster.ray.session import require_ray
     from longboat.core.errors import UserInputError
 
@@ -82,7 +82,8 @@ def start(
         storage=storage,
     )
     require_ray()
-    _up(start_node(request, on_progress=_progress()), block=block)
+    bring_up = keep_or_start if block and "NOTIFY_SOCKET" in os.environ else start_node
+    _up(bring_up(request, on_progress=_progress()), block=block)
 
 
 @node_app.command()

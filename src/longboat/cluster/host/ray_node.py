@@ -37,6 +37,7 @@ __all__ = (
     "ClusterRecord",
     "NodeRequest",
     "connect_env",
+    "is_anything_left",
     "local_cluster",
     "start_again",
     "start_local",
@@ -210,6 +211,11 @@ def _refuse_second(run: Path) -> None:
     if pids := _marked(str(run)):
         hint = "longboat node start resumes that node; longboat node stop ends it"
         raise ClusterError(f"an earlier node left processes here: {', '.join(map(str, pids[:8]))}", hint=hint)
+
+
+def is_anything_left(record: ClusterRecord) -> bool:
+    """Return whether a process of this node runs, be it kept or not."""
+    return record.is_kept or bool(_marked(record.run))
 
 
 def _spawn_runner(record: ClusterRecord) -> subprocess.Popen[bytes]:

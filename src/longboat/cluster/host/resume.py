@@ -1,22 +1,24 @@
-"""``longboat node start`` without saying as what: the machine becomes again what its record says it was."""
+"""``longboat node start`` where this machine has been a node: it becomes again what its record says it was."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+from longboat import __version__
 from longboat.cluster.host.adopted import ray_here, spawn_runner
 from longboat.cluster.host.choices import NodeRequest
-from longboat.cluster.host.ray_node import start_again, wait_until_kept
+from longboat.cluster.host.ray_node import is_anything_left, start_again, start_node, stop_node, wait_until_kept
 from longboat.cluster.host.ray_start import can_connect
 from longboat.cluster.host.record import ClusterRecord, load_record
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.folders import run_folder
 
-__all__ = ("request_of", "resume_node")
+__all__ = ("keep_or_start", "request_of", "resume_node")
 
 _HEAD_DEADLINE_S = 300.0
 _LOOK_EVERY_S = 1.0
@@ -50,6 +52,30 @@ def resume_node(
     if record.role == "worker":
         _wait_for_head(record, head_s, on_progress)
     return start_again(record, request_of(record), on_progress)
+
+
+def keep_or_start(
+    request: NodeRequest, run: Path | None = None, on_progress: Callable[[str], None] = lambda _text: None
+) -> ClusterRecord:
+    """Return with the node up as ``request`` says, for a service manager that starts it again and again.
+
+    What an earlier start of the same service left is kept, with the answers that it streams; what is left of another
+    node, or of another version of Longboat, is ended first.
+    Raises as ``start_node`` and ``resume_node`` do.
+    """
+    run = run or run_folder()
+    record = load_record(run)
+    if record is None or not is_anything_left(record):
+        return start_node(request, run, on_progress)
+    if _is_as_asked(record, request) and not record.is_ended:
+        return resume_node(run, on_progress)
+    stop_node(run, keep_state=True)
+    return start_node(request, run, on_progress)
+
+
+def _is_as_asked(record: ClusterRecord, request: NodeRequest) -> bool:
+    asked = json.loads(json.dumps(asdict(replace(request, started_by_up=record.started_by_up))))
+    return dict(record.request) == asked and record.versions.get("longboat") == __version__
 
 
 def request_of(record: ClusterRecord) -> NodeRequest:
