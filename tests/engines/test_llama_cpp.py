@@ -134,6 +134,7 @@ def test_keys_and_values_take_half_of_the_cache_each(args: tuple[str, ...], bits
         (["--paralel", "2"], "[0]", "not a flag", "did you mean --parallel?"),
         (["--parallel"], "[0]", "has no value", "--parallel"),
         (["--parallel", "many"], "[0]", "takes a whole number, not 'many'", "--parallel"),
+        (["--parallel", "1_0"], "[0]", "takes a whole number, not '1_0'", "--parallel"),
         (["--parallel", "1.5"], "[0]", "takes a whole number, not '1.5'", "--parallel"),
         (["--ubatch-size", "inf"], "[0]", "takes a whole number, not 'inf'", "--ubatch-size"),
         (["--rope-freq-base", "nan"], "[0]", "takes a number, not 'nan'", "--rope-freq-base"),
