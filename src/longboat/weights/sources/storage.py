@@ -43,15 +43,22 @@ class Storage:
         self._location = locate(source)
         self._store: ObjectStore | None = None
 
+    @property
+    def _is_http(self) -> bool:
+        return self._location.scheme in ("http", "https")
+
     def manifest(self) -> Manifest:
         """List the source's files. Raises TransferError where they cannot be listed, or are not a model's."""
+        name = self._location.name
         if self._location.scheme == "hf":
             entries = self._list_hub()
-        elif self._location.scheme in ("http", "https"):
+        elif name:
+            entries = self._look_up(name)
+        elif self._is_http:
             entries = self._list_http()
         else:
             entries = self._with_sums(self._list())
-        if name := self._location.name:
+        if name:
             return make_manifest(self.source, self._parts(name, entries))
         return make_manifest(self.source, wanted_files(entries))
 
@@ -118,6 +125,17 @@ class Storage:
             raise translated(error, self.source) from None
         return without_markers(found)
 
+    def _look_up(self, name: str) -> list[FileEntry]:
+        """Ask for the parts of a named file: whatever else is beside it, or below its folder, is not listed.
+
+        Raises MissingObjectError where there is no such file.
+        """
+        first, *others = parts_of(name)
+        if not self._is_http:
+            others.append(SUMS)
+        found = (self._head_or_none(path) for path in others)
+        return self._with_sums([self._head(first), *(entry for entry in found if entry is not None)])
+
     def _list_hub(self) -> list[FileEntry]:
         """List a model of the hub, and read it by its commit from now on."""
         where = self._location
@@ -132,9 +150,7 @@ class Storage:
         return list(entries)
 
     def _list_http(self) -> list[FileEntry]:
-        """List the files that SHA256SUMS names, or the one file of the source."""
-        if self._location.name:
-            return [self._head(part) for part in parts_of(self._location.name)]
+        """List the files that SHA256SUMS names."""
         try:
             sums = self._sums()
         except MissingObjectError:
@@ -153,6 +169,12 @@ class Storage:
             raise
         except Exception as error:
             raise translated(error, self.source, path) from None
+
+    def _head_or_none(self, path: str) -> FileEntry | None:
+        try:
+            return self._head(path)
+        except MissingObjectError:
+            return None
 
     def _with_sums(self, entries: list[FileEntry]) -> list[FileEntry]:
         if not any(entry.path == SUMS for entry in entries):
