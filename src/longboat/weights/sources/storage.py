@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ __all__ = ("SUMS", "Storage", "version_of")
 
 SUMS: Final = "SHA256SUMS"
 """The file with hashes that a source may have, as sha256sum writes it; over plain HTTP it is also the list of files."""
+HTTP: Final = ("http", "https")
 MAX_SUMS_BYTES = 16 << 20
 _SUM_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
 
@@ -43,10 +45,6 @@ class Storage:
         self._location = locate(source)
         self._store: ObjectStore | None = None
 
-    @property
-    def _is_http(self) -> bool:
-        return self._location.scheme in ("http", "https")
-
     def manifest(self) -> Manifest:
         """List the source's files. Raises TransferError where they cannot be listed, or are not a model's."""
         name = self._location.name
@@ -54,22 +52,13 @@ class Storage:
             entries = self._list_hub()
         elif name:
             entries = self._look_up(name)
-        elif self._is_http:
+        elif self._location.scheme in HTTP:
             entries = self._list_http()
         else:
             entries = self._with_sums(self._list())
         if name:
-            return make_manifest(self.source, self._parts(name, entries))
+            return make_manifest(self.source, _parts(self.source, name, entries))
         return make_manifest(self.source, wanted_files(entries))
-
-    def _parts(self, name: str, entries: list[FileEntry]) -> list[FileEntry]:
-        """Return the parts of a model that is named by one file. Raises TransferError where some are missing."""
-        wanted = parts_of(name)
-        found = [entry for entry in entries if entry.path in wanted]
-        if found and (missing := sorted(set(wanted) - {entry.path for entry in found})):
-            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-            raise TransferError(f"{self.source} lacks {shown}", hint="upload the missing parts")
-        return found
 
     def read(self, entry: FileEntry, start: int, end: int) -> bytes:
         """Read the bytes from ``start`` to before ``end`` of a listed file.
@@ -131,10 +120,11 @@ class Storage:
         Raises MissingObjectError where there is no such file.
         """
         first, *others = parts_of(name)
-        if not self._is_http:
-            others.append(SUMS)
-        found = (self._head_or_none(path) for path in others)
-        return self._with_sums([self._head(first), *(entry for entry in found if entry is not None)])
+        found = [self._head(first)]
+        for path in others if self._location.scheme in HTTP else (*others, SUMS):
+            with contextlib.suppress(MissingObjectError):
+                found.append(self._head(path))
+        return self._with_sums(found)
 
     def _list_hub(self) -> list[FileEntry]:
         """List a model of the hub, and read it by its commit from now on."""
@@ -170,12 +160,6 @@ class Storage:
         except Exception as error:
             raise translated(error, self.source, path) from None
 
-    def _head_or_none(self, path: str) -> FileEntry | None:
-        try:
-            return self._head(path)
-        except MissingObjectError:
-            return None
-
     def _with_sums(self, entries: list[FileEntry]) -> list[FileEntry]:
         if not any(entry.path == SUMS for entry in entries):
             return entries
@@ -201,6 +185,16 @@ class Storage:
         if self._location.scheme == "file":  # the client's tag holds the inode, which differs between nodes
             return f"{meta['size']}-{meta['last_modified'].isoformat()}"
         return version_of(meta)
+
+
+def _parts(source: str, name: str, entries: list[FileEntry]) -> list[FileEntry]:
+    """Return the parts of a model that is named by one file. Raises TransferError where some are missing."""
+    wanted = parts_of(name)
+    found = [entry for entry in entries if entry.path in wanted]
+    if found and (missing := sorted(set(wanted) - {entry.path for entry in found})):
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise TransferError(f"{source} lacks {shown}", hint="upload the missing parts")
+    return found
 
 
 def version_of(meta: Mapping[str, Any]) -> str:
