@@ -74,14 +74,15 @@ class FrontEnd:
             yield
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        if request.path not in OPEN_PATHS and not self._knows_key(request):
+        is_open = request.path in OPEN_PATHS
+        if not is_open and not self._knows_key(request):
             return _refusal(401, "this engine serves only its fleet's gateway")
         if request.path == RESUME_PATH:
             return web.json_response(ABILITIES)
-        if request.path not in API_PATHS and request.path not in OPEN_PATHS:
+        if request.path not in API_PATHS and not is_open:
             return _refusal(404, f"llama.cpp in a fleet does not serve {request.path}")
-        try:
-            terms = read_terms(request.headers, await request.read())
+        try:  # what comes without a key is not read: it may be of any size
+            terms = read_terms(request.headers, b"" if is_open else await request.read())
         except BadTermsError as error:
             return _refusal(400, str(error))
         except NotContinuedError as error:

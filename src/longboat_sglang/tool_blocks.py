@@ -1,4 +1,4 @@
-"""Gives SGLang's parsers of tool calls their text in blocks of one size.
+"""Gives SGLang's parsers of tool calls their text in the same blocks, however it arrives.
 
 SGLang's parsers send what two successive looks at a call's arguments agree on. So how much a client has after a token
 would depend on which tokens a busy engine sent together, and a client that comes back to such a stream at a token would
@@ -17,13 +17,21 @@ __all__ = ("BLOCK_CHARS", "Blocks", "install")
 
 BLOCK_CHARS: Final = 4
 """About a token's worth, so that the parser is asked about as often as without blocks."""
+GROWTH: Final = 256
+"""A look reads the whole call again, so blocks of plain words grow with what comes before them: by this part of it."""
+MOST_CHARS: Final = 256
 _MARK = "_longboat_blocks"
 _SPECIAL: Final = r"<[^\s<>]{1,40}>|\[[A-Z_]{3,20}\]"
 """What may be a special token, of which parsers never get a part."""
 _OPEN: Final = re.compile(r"(?:<[^\s<>]{0,40}|\[[A-Z_]{0,20})\Z")
 """What may become one."""
 _RUN: Final = re.compile(rf"{_SPECIAL}|[<\[]|[^<\[]+")
-_BLOCK: Final = re.compile(rf"{_SPECIAL}|[<\[]|[^<\[]{{1,{BLOCK_CHARS}}}")
+
+
+@functools.cache
+def _block(most: int) -> re.Pattern[str]:
+    """Return the pattern of a block; what may be a call's structure is looked at in blocks of the usual size."""
+    return re.compile(rf"{_SPECIAL}|[<\[]|[^<\[]{{1,{BLOCK_CHARS}}}[^<\[\]{{}}()\"\\]{{0,{most - BLOCK_CHARS}}}")
 
 
 class Blocks:
@@ -33,17 +41,20 @@ class Blocks:
         self._rest = ""  # what the parser has not got yet
         self._before = ""  # what it has got, until that holds a call
         self._in_call = False
+        self._num_chars = 0  # of the call, that it has got
 
     def divide(self, text: str, detector: Any) -> list[str]:
         """Return the pieces that the parser gets now. detector: SGLang's, which knows where a call begins."""
         text, start, pieces = self._rest + text, 0, list[str]()
         while start < len(text) and not _OPEN.match(text, start):
-            found = (_BLOCK if self._in_call else _RUN).match(text, start)
+            most = min(max(BLOCK_CHARS, self._num_chars // GROWTH), MOST_CHARS)
+            found = (_block(most) if self._in_call else _RUN).match(text, start)
             assert found is not None
             piece = found[0]
             if self._in_call:
-                if found.end() == len(text) and len(piece) < BLOCK_CHARS and piece[0] not in "<[":
+                if found.end() == len(text) and len(piece) < most and piece[0] not in "<[":
                     break  # it may grow
+                self._num_chars += len(piece)
             elif detector.has_tool_call(self._before + piece):
                 self._in_call = True
                 piece = self._up_to_call(piece, detector)

@@ -1,7 +1,8 @@
 """ASGI middleware in vLLM's API server: honours the gateway's terms of a request, and reports how it can resume.
 
-``--middleware longboat_vllm.middleware.ResumeMiddleware`` adds it to vLLM. Requests without the gateway's headers pass
-unchanged; requests with them, but without the engine's own key, are refused.
+``--middleware longboat_vllm.middleware.ResumeMiddleware`` adds it to vLLM. An engine with a key answers only requests
+that carry it, but for its health and metrics: vLLM itself asks for the key on some of its paths only, and generates on
+``/invocations`` without it. Requests without the gateway's headers pass unchanged.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ KEY_VARIABLES = ("VLLM_API_KEY", "LONGBOAT_ENGINE_API_KEY")
 STEPS_PERIOD_S = 1.0
 _RESUME_PATH = "/longboat/v1/resume"
 _STEPS_PATH = "/longboat/v1/steps"
+_NO_KEY = {"message": "this engine serves only its fleet's gateway", "type": "Unauthorized", "code": 401}
 _TOLD_TO_PARSER = 32
 _TOLD_WITHOUT_PARSER = 2**20
 
@@ -52,6 +54,7 @@ _TOLD_WITHOUT_PARSER = 2**20
 class ResumeMiddleware:
     """The middleware between vLLM's server and its routes; one per API server."""
 
+    open_paths: ClassVar[tuple[str, ...]] = ("/health", "/ping", "/metrics", "/version")  # that need no key
     takes_media: ClassVar[bool] = True  # whether streams about images and sounds are continued exactly
     tells_apart: ClassVar[bool] = True  # whether carried tokens come before, and never with, those that follow
 
@@ -78,6 +81,8 @@ class ResumeMiddleware:
         hush()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan" and not self._may_enter(scope):
+            return await _shut_out(scope, send)
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         if scope["path"] in (_RESUME_PATH, _STEPS_PATH):
@@ -184,9 +189,12 @@ class ResumeMiddleware:
         renderer = input_tokens.renderer_of(scope.get("app"))
         if renderer is None:
             return await self._app(scope, receive, send)
-        if self._key_digest is not None and not self._knows_key(scope):
-            return await _answer(send, 401, _error("Unauthorized", 401))
         return await _answer(send, *await input_tokens.count(renderer, await _whole_body(receive)))
+
+    def _may_enter(self, scope: MutableMapping[str, Any]) -> bool:
+        """Return whether the request may reach the server: it carries the key, or needs none."""
+        is_open = scope["type"] == "http" and scope["path"].rstrip("/") in self.open_paths
+        return self._key_digest is None or is_open or self._knows_key(scope)
 
     def _knows_key(self, scope: MutableMapping[str, Any]) -> bool:
         """Return whether the engine has a key and the request carries it."""
@@ -365,6 +373,13 @@ def _is_event_stream(start: Message) -> bool:
 
 def _error(text: str, code: int) -> dict[str, Any]:
     return {"error": {"message": text, "type": "resume_error", "param": None, "code": code}}
+
+
+async def _shut_out(scope: MutableMapping[str, Any], send: Send) -> None:
+    """Refuse a request without the key."""
+    if scope["type"] == "websocket":
+        return await send({"type": "websocket.close", "code": 1008})
+    return await _answer(send, 401, {"error": _NO_KEY})
 
 
 async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:

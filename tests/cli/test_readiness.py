@@ -64,10 +64,11 @@ def test_a_fleet_that_another_command_changes_meanwhile_is_waited_for_as_it_is_t
     def at(now_s: float) -> FleetReport:
         if now_s < 5:
             return report(replica(phase=Phase.LOADING), gateways=(gateway(),))
-        ready = [replica(name=f"r{number}", digest="other") for number in range(1 if now_s < 9 else 2)]
+        digests = ("old", "old") if now_s < 9 else ("old", "other") if now_s < 12 else ("other", "other")
+        ready = [replica(name=f"r{number}", digest=digest) for number, digest in enumerate(digests)]
         count = ModelCount(wanted=2, by="file", since_s=0.0)
         found = report(*ready, gateways=(gateway(),))
-        updating = {"a": "other"} if now_s < 12 else {}
+        updating = {"a": "other"} if now_s < 15 else {}
         return replace(found, document="as another command wrote it", counts={"a": count}, updating=updating)
 
     fleet = FakeFleet(at)
@@ -75,6 +76,20 @@ def test_a_fleet_that_another_command_changes_meanwhile_is_waited_for_as_it_is_t
     assert told.count("another command changed the fleet; waiting until that is ready") == 1
     assert told[-1] == "a r1 ready"
     assert fleet.now_s >= 12
+
+
+def test_an_update_of_another_command_that_is_taken_back_is_no_ready_fleet() -> None:
+    def at(now_s: float) -> FleetReport:
+        if now_s < 5:
+            return report(replica(phase=Phase.LOADING), gateways=(gateway(),))
+        count = ModelCount(wanted=1, by="file", since_s=0.0)
+        found = replace(report(replica(digest="old"), gateways=(gateway(),)), document="another", counts={"a": count})
+        if now_s < 9:
+            return replace(found, updating={"a": "other"})
+        return replace(found, taken_back={"a": ("other", "it does not load")})
+
+    with pytest.raises(EngineError, match="the update of model a failed and was rolled back: it does not load"):
+        wait(FakeFleet(at))
 
 
 STARTED = replace(GOAL, started="a")

@@ -129,6 +129,7 @@ def test_settings_that_are_not_counted_are_named() -> None:
         ("vllm serve --tensor-parallel-size 2", (), "vllm serve names no model"),
         ("vllm serve m --tensor-parallel-size two", (), "--tensor-parallel-size 'two' is not a whole number"),
         ("vllm serve m --max-model-len 25.6K", (), "--max-model-len '25.6K' is not a whole number"),
+        ("llama-server -m m.gguf -c -8192", (), "--ctx-size '-8192' is not a whole number"),
         ("sglang serve --model-path m --context-length 8K", (), "--context-length '8K' is not a whole number"),
         ("llama-server -c 4096", (), "llama-server names no model"),
         ("vllm serve Qwen/Qwen3-32B --cpu-offload-gb 10", (), "not counted: --cpu-offload-gb"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.cli_process import Done
+from engines.test_environment import make_environment
 from longboat.cli.node.commands import show_record
 from longboat.cluster.host.record import ClusterRecord
 from longboat.spec.files.load import load_fleet
@@ -122,6 +124,53 @@ def test_model_of_other_machines_need_not_be_here(longboat: Longboat, empty_mach
     words = ("init", "fleet.yaml", "--yes", "--on", "1x(2xRTX4090)", "--model", "/no/such")
     assert longboat(*words).returncode == 0
     assert "source: /no/such" in (empty_machine / "fleet.yaml").read_text()
+
+
+ODD_CARDS = "1x(1xRTX3090), 1x(1xRTX4060Ti), net=10GbE"
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "engine"),
+    [
+        pytest.param("gpt-oss:20b", "hf:openai/gpt-oss-20b", "vllm", id="a name of Ollama"),
+        pytest.param("Qwen3-32B", "hf:Qwen/Qwen3-32B-AWQ", "vllm", id="files that fit"),
+        pytest.param("/models/Qwen3-32B", "/models/Qwen3-32B", "vllm", id="a folder like a name"),
+        pytest.param("/models/q.gguf", "/models/q.gguf", "llama.cpp", id="a GGUF file"),
+        pytest.param("hf:a/b-GGUF:c.gguf", "hf:a/b-GGUF:c.gguf", "llama.cpp", id="a GGUF file of the hub"),
+    ],
+)
+def test_first_file_has_the_source_and_the_engine_that_a_model_needs(
+    longboat: Longboat, empty_machine: Path, model: str, source: str, engine: str
+) -> None:
+    done = longboat("init", "fleet.yaml", "--yes", "--on", ODD_CARDS, "--model", model)
+    assert done.returncode == 0, done.stderr
+    (written,) = load_fleet((empty_machine / "fleet.yaml").read_text(), "fleet.yaml").models
+    assert (written.source, written.engine.kind) == (source, engine)
+    assert f"longboat engines install {engine} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        pytest.param("hf:Qwen/Qwen3-32B", "--model hf:Qwen/Qwen3-32B-AWQ fits", id="too large as stored"),
+        pytest.param("llama3.3", "plans llama3.3 as meta-llama/Llama-3.1-70B-Instruct", id="another model"),
+        pytest.param("hf:a/b-GGUF", "name one of its files: hf:a/b-GGUF:FILE.gguf", id="a repository of GGUF files"),
+        pytest.param("hf:meta-llama/Llama-3.1-70B-Instruct", "(options of longboat plan)", id="too large in any way"),
+    ],
+)
+def test_first_file_is_refused_with_a_model_that_would_do(
+    longboat: Longboat, empty_machine: Path, model: str, told: str
+) -> None:
+    done = longboat("init", "fleet.yaml", "--yes", "--on", ODD_CARDS, "--model", model)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_first_file_asks_for_no_engine_that_is_installed(longboat: Longboat, empty_machine: Path) -> None:
+    words = ("init", "fleet.yaml", "--yes", "--force", "--model", "builtin:tiny")
+    assert "longboat engines install vllm" in longboat(*words).stdout
+    make_environment(Path(os.environ["LONGBOAT_HOME"]) / "engines" / "vllm-0.32.0-cpu", "vllm-0.32.0")
+    assert "engines install" not in longboat(*words).stdout
 
 
 def test_backup_of_nothing_is_an_error_and_no_file(longboat: Longboat, empty_machine: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import datetime
+import http.server
 import io
 import json
+import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from typing import Any
@@ -81,6 +83,31 @@ def test_what_silent_nodes_know_is_missing_and_said_so(
 def test_a_fleet_that_tells_nothing_is_an_error(longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "connect_quickly", lambda: Fleet("n1", "n2"))
     assert longboat("usage").returncode == 3
+
+
+class OneGateway(http.server.BaseHTTPRequestHandler):
+    """A gateway without a fleet, which counted two requests; a tenant has half of its tokens left."""
+
+    def do_GET(self) -> None:
+        limit = {"kind": "tokens_per_day", "tenant": "a", "used": 15, "left": 15, "limit": 30}
+        is_right = self.path == "/admin/v1/usage?days=7" and self.headers["Authorization"] == "Bearer lbk-1"
+        body = json.dumps({"days": [entry(requests=2, cost_nanos=5_000_000)], "limits": [limit], "missing": []})
+        self.send_response(200 if is_right else 400)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+def test_one_gateway_without_a_fleet_is_asked_by_its_address(
+    longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGBOAT_API_KEY", "lbk-1")
+    with http.server.HTTPServer(("127.0.0.1", 0), OneGateway) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        done = longboat("usage", "--json", "--url", f"http://127.0.0.1:{server.server_port}/v1")
+        server.shutdown()
+    document = json.loads(done.stdout)
+    assert (document["days"][0]["requests"], document["days"][0]["cost"]) == (2, 0.005)
+    assert [limit["left"] for limit in document["limits"]] == [15]
 
 
 def test_csv_has_a_head_and_the_money_of_models_that_cost_some() -> None:

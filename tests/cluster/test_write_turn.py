@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from longboat.cluster.fleet.serve_rest import DashboardAwayError
+from longboat.cluster.fleet.serve_rest import DashboardAwayError, ServeRest
 from longboat.cluster.node import write_turn
-from longboat.cluster.node.write_turn import writing
+from longboat.cluster.node.write_turn import TurnOverError, until_written, writing
 from longboat.core.errors import ClusterError
 
 
@@ -179,3 +180,41 @@ def test_a_writer_that_dies_after_signs_of_life_loses_its_turn(store: Store, mon
 def test_a_thread_waits_for_another_one_only_as_long_as_it_may() -> None:
     with writing(), pytest.raises(ClusterError, match="for 0 s"), writing(wait_s=0.0):
         pass
+
+
+class Serve(ServeRest):
+    """Serve, as far as it takes documents."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9", "")
+        self.written: list[Any] = []
+
+    def _call(self, method: str, path: str, document: dict[str, Any] | None = None) -> bytes:
+        self.written.append(document)
+        return b""
+
+
+def test_a_writer_that_wakes_after_its_turn_writes_nothing(store: Store) -> None:
+    serve = Serve()
+    with writing():
+        store.marks["writing"] = b"next"
+        with pytest.raises(TurnOverError, match="was stopped while it changed the fleet"):
+            serve.put({"of": "the old turn"})
+    serve.put({"of": "no turn"})
+    assert serve.written == [{"of": "no turn"}]
+
+
+def test_a_change_whose_turn_is_over_is_made_again_in_the_next_turn(store: Store) -> None:
+    serve, has_slept = Serve(), threading.Event()
+
+    def attempt() -> bool:
+        with writing():
+            if not has_slept.is_set():
+                has_slept.set()
+                store.marks.pop("writing")
+            serve.put({"sleeps": has_slept.is_set()})
+        return True
+
+    assert until_written(attempt)
+    assert len(serve.written) == 1
+    assert not store.marks

@@ -57,6 +57,12 @@ def test_the_least_recently_used_folder_leaves_and_one_in_use_stays(tmp_path: Pa
     assert sorted(path.name for path in (tmp_path / "compiled").glob("vllm-*")) == ["vllm-d"]
 
 
+def test_a_folder_that_another_rank_removes_meanwhile_costs_no_other_its_own(tmp_path: Path) -> None:
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled" / "vllm-gone").symlink_to("nowhere")
+    assert CompiledFolder(tmp_path, "vllm-a").path.is_dir()
+
+
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_engines_compile_into_the_folder(kind: str) -> None:
     places = adapter_for(kind).compiled_env(gang(), "cuda", "/c/k")

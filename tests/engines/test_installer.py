@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -157,3 +158,14 @@ def test_unknown_engine_is_refused(text: str) -> None:
 def test_impossible_request_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(UserInputError):
         request_for("vllm", "0.32.0", **options)
+
+
+def test_all_files_of_an_environment_are_on_the_disk_before_its_marker(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (programs := tmp_path / "programs").mkdir()
+    (programs / "sync").write_text(f'#!/bin/sh\n[ -e {bench.folder / MARKER} ] || echo "$@" > {tmp_path / "synced"}\n')
+    (programs / "sync").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    bench.install()
+    assert (tmp_path / "synced").read_text() == f"--file-system {bench.folder / MARKER}.partial\n"

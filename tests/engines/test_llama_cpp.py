@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from longboat.core.errors import TransferError
+from longboat.core.errors import ClusterError, TransferError
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineEnvironment
@@ -134,6 +134,7 @@ def test_keys_and_values_take_half_of_the_cache_each(args: tuple[str, ...], bits
         (["--paralel", "2"], "[0]", "not a flag", "did you mean --parallel?"),
         (["--parallel"], "[0]", "has no value", "--parallel"),
         (["--parallel", "many"], "[0]", "takes a whole number, not 'many'", "--parallel"),
+        (["--parallel", "1_0"], "[0]", "takes a whole number, not '1_0'", "--parallel"),
         (["--parallel", "1.5"], "[0]", "takes a whole number, not '1.5'", "--parallel"),
         (["--ubatch-size", "inf"], "[0]", "takes a whole number, not 'inf'", "--ubatch-size"),
         (["--rope-freq-base", "nan"], "[0]", "takes a number, not 'nan'", "--rope-freq-base"),
@@ -207,3 +208,21 @@ def test_source_that_does_not_arrive_in_time_is_told(tmp_path: Path, monkeypatch
     with pytest.raises(TransferError, match="did not arrive within") as caught:
         build._fetched(tmp_path, slow)
     assert "package index" in caught.value.hint
+
+
+def test_a_build_that_hangs_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hanging := tmp_path / "cmake").write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(build, "_BUILD_DEADLINE_S", 0.2)
+    with pytest.raises(ClusterError, match="cmake did not end within"):
+        build._run([str(hanging)], lambda _: None)
+
+
+def test_a_build_that_fails_is_told_with_its_last_lines(tmp_path: Path) -> None:
+    (failing := tmp_path / "ninja").write_text("#!/bin/sh\nfor n in $(seq 40); do echo line $n; done\nexit 3\n")
+    failing.chmod(0o755)
+    seen: list[str] = []
+    with pytest.raises(ClusterError) as caught:
+        build._run([str(failing)], seen.append)
+    assert caught.value.message.splitlines() == ["ninja failed:", *(f"line {n}" for n in range(26, 41))]
+    assert len(seen) == 40

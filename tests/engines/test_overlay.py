@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +75,27 @@ def test_parallel_builders_agree_and_leave_nothing_unfinished(tmp_path: Path) ->
         overlays = set(pool.map(lambda _: build_overlay(tmp_path, CPU), range(16)))
     assert [path.name for path in (tmp_path / "overlays").iterdir()] == [overlays.pop().name]
     assert not overlays
+
+
+def test_all_of_an_overlay_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, of_rename = set[str](), set[str]()
+    fsync, rename = os.fsync, os.rename
+
+    def noted_sync(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def noted_rename(source: Path, target: Path) -> None:
+        of_rename.update(f"{target}{name.removeprefix(str(source))}" for name in synced)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    overlay = build_overlay(tmp_path, CPU)
+    assert of_rename == {str(path) for path in (overlay, *overlay.rglob("*"))}
+    assert str(overlay.parent) in synced
 
 
 def test_home_that_is_not_writable_is_a_clear_error(tmp_path: Path) -> None:

@@ -160,3 +160,16 @@ def test_double_answers_the_probe_and_shows_its_load(double: tuple[GangPlan, str
     expected = EngineLoad(num_running=3, num_waiting=2, prompt_tokens_total=17, generation_tokens_total=40)
     assert adapter.load(text) == expected
     assert adapter.capacity(plan) == 128
+
+
+@pytest.mark.parametrize(
+    ("args", "capacity"),
+    [
+        (("--max-concurrent-requests", "64"), 64),
+        (("--max-concurrent-requests=64", "--max-concurrent-requests", "32"), 32),
+        (("--max-concurrent-requests", "\u00b2"), 128),
+        (("--max-concurrent-requests",), 128),
+    ],
+)
+def test_requests_at_once_are_those_that_the_file_gives_last(args: tuple[str, ...], capacity: int) -> None:
+    assert TgiAdapter().capacity(replace(CASES["single"], extra_args=args)) == capacity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import time
 import urllib.error
 import urllib.request
@@ -79,6 +80,16 @@ def wait_until_ready(plan: GangPlan, has_ended: Callable[[], bool], logs: list[P
         time.sleep(0.2)
 
 
+def status_without_key(plan: GangPlan, path: str) -> int:
+    body = json.dumps({"model": plan.model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}).encode()
+    url, headers = f"http://127.0.0.1:{plan.head.ports['api']}{path}", {"content-type": "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data=body, headers=headers), timeout=30) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def load_of(plan: GangPlan) -> EngineLoad:
     with urllib.request.urlopen(f"http://127.0.0.1:{plan.head.ports['api']}/metrics", timeout=30) as response:
         return ADAPTER.load(response.read().decode())
@@ -132,9 +143,11 @@ async def test_gang_answers_and_its_log_and_metrics_are_read(
         ]
         await asyncio.to_thread(wait_until_ready, plan, lambda: any(rank.ended for rank in ranks), logs)
         load = await asyncio.to_thread(load_of, plan)
+        refused = await asyncio.to_thread(status_without_key, plan, "/invocations")
         mapped = [line for rank in ranks for line in shared_memory_of(rank.pid)]
     assert bool(mapped) is (num_nodes > 1)
     assert all(line.endswith("(deleted)") for line in mapped), "a killed gang leaves memory behind"
+    assert refused == 401, "vLLM generates on this path, and does not ask for its key there"
     assert load.num_running == 0
     assert load.num_waiting == 0
     assert load.kv_cache_used_ratio is not None

@@ -23,7 +23,8 @@ from longboat.core.policy import Policy, TenantPolicy
 from longboat.core.states import EndpointTable
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.console.documents import tenants_document, traffic_document
-from longboat.gateway.console.sessions import LIFE_S, Failures, Sessions, cookie_of, cookie_value
+from longboat.gateway.console.failures import Failures
+from longboat.gateway.console.sessions import LIFE_S, Sessions, cookie_of, cookie_value
 from longboat.gateway.process.server import Gateway
 
 MORE = ("plan", "make-key", "revoke-key", "add-adapter", "remove-adapter")
@@ -115,16 +116,34 @@ async def test_keys_cannot_be_guessed_quickly(gateway: Gateway, keys: dict[str, 
     assert (await browser.sign_in(keys["viewer"])).status == 429
 
 
-def test_failures_are_forgotten_after_a_minute_and_stay_few() -> None:
-    failures = Failures()
+def test_failures_are_forgotten_after_a_minute() -> None:
+    failures = Failures(None, b"secret")
     for _ in range(10):
         failures.note("10.0.0.1", 100.0)
     assert failures.pause_s("10.0.0.1", 110.0) == 50 and failures.pause_s("10.0.0.2", 110.0) == 0
     assert failures.pause_s("10.0.0.1", 161.0) == 0
     assert failures.pause_s("10.0.0.1", 20.0) == 0  # the clock went back
+
+
+def test_failures_count_for_all_processes_of_a_node(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "console-failures"
+    processes = [Failures(path, b"secret") for _ in range(4)]
+    for number in range(10):
+        assert [process.pause_s("10.0.0.1", 100.0) for process in processes] == [0] * 4
+        processes[number % 4].note("10.0.0.1", 100.0)
+    assert [process.pause_s("10.0.0.1", 110.0) for process in processes] == [50] * 4
+    assert processes[0].pause_s("10.0.0.2", 110.0) == 0
     for number in range(10_000):
-        failures.note(f"10.1.{number}", 100.0)
-    assert len(failures._by_source) <= 4096
+        processes[0].note(f"10.1.{number}", 110.0)
+    assert path.stat().st_size < 100_000
+
+
+def test_failures_without_a_place_on_the_disk_are_counted_in_the_process(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file is in the way")
+    failures = Failures(tmp_path / "run" / "console-failures", b"secret")
+    for _ in range(10):
+        failures.note("10.0.0.1", 100.0)
+    assert failures.pause_s("10.0.0.1", 110.0) == 50
 
 
 @pytest.mark.parametrize("path", ["live/fleet", "live/models", "live/requests", "request/req-a", "live/usage"])

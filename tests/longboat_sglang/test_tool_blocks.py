@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import random
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engines.sglang_node import SGLANG_PYTHON
-from longboat_sglang.tool_blocks import BLOCK_CHARS, Blocks
+from engines.tool_call_ends import steady_ends
+from longboat_sglang.tool_blocks import BLOCK_CHARS, GROWTH, Blocks
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = 'I row. <tool_call>\n{"name": "row", "arguments": {"a": "<b> [x] y z"}}\n</tool_call> [TOOL_CALLS] <end'
 
 
@@ -56,6 +52,27 @@ def test_call_is_divided_alike_however_its_text_arrives() -> None:
     assert all(len(piece) <= BLOCK_CHARS for piece in whole if piece[0] not in "<[")
 
 
+@pytest.mark.parametrize(("words", "most"), [("down the river ", 1000), ('row(\\"a\\", {x: [1, 2]})\\n', 2100)])
+def test_long_calls_are_divided_into_growing_blocks_however_their_text_arrives(words: str, most: int) -> None:
+    call = f'{{"name": "row", "arguments": {{"a": "{words * (8000 // len(words))}"}}}}</tool_call>'
+    divisions = set()
+    for seed in range(10):
+        rng, blocks, found, start = random.Random(seed), Blocks(), list[str](), 0
+        text = f"<tool_call>{call}"
+        while start < len(text):
+            end = start + rng.choice((1, 3, 9, 400))
+            found += blocks.divide(text[start:end], Detector())
+            start = end
+        divisions.add((*found, blocks.rest()))
+    (pieces,) = divisions
+    assert "".join(pieces) == text
+    assert len(pieces) < most
+    assert all(len(piece) <= BLOCK_CHARS for piece in pieces[1:200])
+    assert max(map(len, pieces)) <= len(text) // GROWTH
+    is_structure = [any(sign in piece[BLOCK_CHARS:] for sign in '{}()[]"') for piece in pieces[1:-1]]
+    assert not any(is_structure)
+
+
 def test_text_without_a_call_passes_at_once() -> None:
     blocks = Blocks()
     assert [blocks.divide(text, Detector()) for text in ("Row", " the", " boat.", "")] == [
@@ -69,15 +86,7 @@ def test_text_without_a_call_passes_at_once() -> None:
 @pytest.mark.skipif(not SGLANG_PYTHON, reason="LONGBOAT_TEST_SGLANG_PYTHON names no engine environment's Python")
 def test_sglangs_parsers_say_the_same_words_at_each_point() -> None:
     """Without blocks, none does, and four have several ends: DeepSeek-V3's call loses its arguments."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SGLANG_USE_CPU_ENGINE": "1"}
-    command = [str(SGLANG_PYTHON), str(Path(__file__).with_name("tool_calls_probe.py")), "20"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 8
-    for name, one in found.items():
-        assert one["unsteady"] == 0, (name, one)
-        (end,) = one["end"]
-        words = json.loads(end)
-        assert words["0"][0] == "row"
-        assert json.loads(words["0"][1])["o"] == {"k": True, "m": None}
-        assert words[""][1] in ("Well: ", "")
+    probe = Path(__file__).with_name("tool_calls_probe.py")
+    ends = steady_ends(SGLANG_PYTHON, probe, "20", SGLANG_USE_CPU_ENGINE="1")
+    assert len(ends) == 16
+    assert all(words[""][1] in ("Well: ", "") for words in ends.values())

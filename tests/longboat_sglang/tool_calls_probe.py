@@ -6,6 +6,7 @@ Each text is divided at random among tokens; the same text up to a point must br
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -15,7 +16,8 @@ from typing import Any
 from longboat_sglang import tool_blocks, without_cuda
 
 ARGUMENTS = {"name": "a b  c < d [x] </p>", "n": 12, "crew": ["x", "y z"], "o": {"k": True, "m": None}}
-LIST = json.dumps([{"name": "row", "parameters": ARGUMENTS}, {"name": "steer", "parameters": {"to": "the north"}}])
+LONG = {"text": "down the river [x] " * 160, **ARGUMENTS}
+"""Arguments with which blocks grow."""
 FORMATS = ("deepseekv3", "hermes", "interns1", "kimi_k2", "llama3", "mistral", "qwen25")
 TOKEN = re.compile(r"<[^\s<>]+>|\[TOOL_CALLS\]|```json|```|[A-Za-z]+| ?[^A-Za-z]")
 
@@ -30,18 +32,23 @@ def main() -> None:
     tool_blocks.install()
     tools = [Tool(type="function", function=Function(name=name, parameters={})) for name in ("row", "steer")]
     found: dict[str, Any] = {}
-    for name in (*FORMATS, "list"):
+    num_divisions = int(sys.argv[1])
+    for name, arguments in itertools.product((*FORMATS, "list"), (ARGUMENTS, LONG)):
         if name == "list":
-            text, make = LIST, JsonArrayParser
+            calls = [{"name": "row", "parameters": arguments}, {"name": "steer", "parameters": {"to": "the north"}}]
+            text, make = json.dumps(calls), JsonArrayParser
         else:
             shape = FunctionCallParser(tools, name).detector.structure_info()("row")
-            text = f"Well: {shape.begin}{json.dumps(ARGUMENTS)}{shape.end}"
+            text = f"Well: {shape.begin}{json.dumps(arguments)}{shape.end}"
             make = lambda name=name: FunctionCallParser(tools, name)  # noqa: E731
         points: dict[int, set[str]] = {}
-        for seed in range(int(sys.argv[1])):
+        for seed in range(num_divisions if arguments is ARGUMENTS else 3):
             for place, words in said(make(), tools, divided(text, random.Random(seed))):
                 points.setdefault(place, set()).add(words)
-        found[name] = {"unsteady": sum(len(words) > 1 for words in points.values()), "end": sorted(points[-1])}
+        found[f"{name}, {len(text)} characters"] = {
+            "unsteady": sum(len(words) > 1 for words in points.values()),
+            "end": sorted(points[-1]),
+        }
     print(json.dumps(found))
 
 

@@ -19,6 +19,14 @@ def delta(text: str) -> bytes:
 ROLE = delta('"role":"assistant","content":""')
 
 
+def test_a_text_that_holds_the_mark_of_the_end_has_ids() -> None:
+    request = CarriedRequest(num_choices=1)
+    lines = JournalLines(request)
+    request.note(0, [1, 2])
+    assert lines.feed(chat(0, "data: [DONE]")) == b": ids 0 1,2\nid: 2\n" + chat(0, "data: [DONE]")
+    assert lines.feed(b"data: [DONE]\n\n") == b"data: [DONE]\n\n"
+
+
 def test_ids_of_each_choice_come_with_its_own_event() -> None:
     request = CarriedRequest(num_choices=2)
     lines = JournalLines(request)

@@ -25,7 +25,7 @@ def carrying(prior: object, mode: str = "carried") -> tuple[dict[str, str], byte
 
 async def test_request_without_the_gateways_headers_passes_untouched() -> None:
     app = Recorder([({0: [5]}, EVENT)])
-    call = await post(app, CHAT, key="a client's")
+    call = await post(app, CHAT)
     assert call.body == EVENT
     assert app.request is None
     assert app.body == CHAT
@@ -47,8 +47,27 @@ async def test_journal_tells_ids_and_position_with_each_event_in_one_chunk() -> 
 async def test_headers_of_one_who_does_not_know_the_key_are_refused(header: str) -> None:
     app = Recorder()
     call = await post(app, CHAT, headers={header: "1"}, key="a client's")
-    assert call.status == 403
+    assert call.status == 401
     assert app.calls == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/invocations", "/tokenize", "/v1/models", "/health/../invocations", "/metricsx", "/"]
+)
+@pytest.mark.parametrize("key", ["", "a client's"])
+async def test_every_path_needs_the_key(path: str, key: str) -> None:
+    app = Recorder()
+    assert ((await post(app, CHAT, path=path, key=key)).status, app.calls) == (401, 0)
+    assert ((await post(app, CHAT, path=path)).status, app.calls) == (200, 1)
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/metrics/"])
+async def test_health_and_metrics_need_no_key(path: str) -> None:
+    assert (await post(Recorder(), path=path, key="")).status == 200
+
+
+async def test_engine_without_a_key_is_open_to_everybody() -> None:
+    assert (await post(Recorder(), CHAT, path="/invocations", key="", engine_key="")).status == 200
 
 
 async def test_engine_without_a_key_honours_nobody() -> None:
@@ -184,7 +203,7 @@ async def test_abilities_and_steps_are_told_to_whoever_has_the_key() -> None:
         "runner": "v1",
     }
     assert set(json.loads((await post(Recorder(), path="/longboat/v1/steps")).body)) == {"steps", "running", "waiting"}
-    assert (await post(Recorder(), path="/longboat/v1/steps", key="a client's")).status == 403
+    assert (await post(Recorder(), path="/longboat/v1/steps", key="a client's")).status == 401
 
 
 def test_request_that_was_aborted_is_not_counted_although_no_step_tells_of_it() -> None:
@@ -257,4 +276,4 @@ async def test_the_list_of_adapters_requires_the_key_and_a_server_that_keeps_ada
     app = Recorder()
     refused = await post(app, b'{"adapters":[]}', path="/longboat/v1/adapters", key="a client's")
     unable = await post(app, b'{"adapters":[]}', path="/longboat/v1/adapters")
-    assert (refused.status, unable.status, app.calls) == (403, 501, 0)
+    assert (refused.status, unable.status, app.calls) == (401, 501, 0)

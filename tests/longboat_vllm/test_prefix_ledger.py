@@ -123,6 +123,18 @@ def test_after_a_loss_what_is_used_again_becomes_known_again() -> None:
     assert engine.known == set()
 
 
+def test_many_prompts_with_a_short_end_of_their_own_keep_few_names_and_the_shared_one() -> None:
+    """Their ends need the block that they share, which stays in the cache as long as it is used."""
+    engine, system = Engine(100), list(range(4 * B))
+    shared = prompt_of([system])[0].names[0]
+    for number in range(1000):
+        prompt, tokens = prompt_of([system, [1000 + number]])
+        engine.run(prompt, tokens, [])
+    assert engine.ledger.num_names < 100
+    assert set(engine.ledger.held_names()) == engine.known
+    assert {shared, prompt.names[-1]} <= engine.known
+
+
 def test_tenants_with_other_salts_share_nothing() -> None:
     engine = Engine(1000)
     for salt in ("one", "two"):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from engines.tool_call_ends import steady_ends
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat_vllm.tool_tokens import pieces
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Tokenizer:
@@ -43,14 +39,5 @@ def test_text_is_divided_where_its_tokens_tell_it(ids: list[int], text: str, tex
 @pytest.mark.skipif(not ENGINE_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON names no engine environment's Python")
 def test_vllms_parsers_say_the_same_words_at_each_token(vllm_node: VllmNode) -> None:
     """Without the change, all but Hermes' are unsteady, and DeepSeek's lose the end of the arguments."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [str(ENGINE_PYTHON), str(Path(__file__).with_name("tool_calls_probe.py")), str(vllm_node.tiny), "20"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 4
-    for name, one in found.items():
-        assert one["unsteady"] == 0, (name, one)
-        (end,) = one["end"]
-        words = json.loads(end)
-        assert words["0"][0] == "row"
-        assert json.loads(words["0"][1])["o"] == {"k": True, "m": None}
+    probe = Path(__file__).with_name("tool_calls_probe.py")
+    assert len(steady_ends(ENGINE_PYTHON, probe, str(vllm_node.tiny), "20")) == 4

@@ -68,18 +68,20 @@ class NaiveEngine:
         for job in decoding:
             if self.lacks(job):
                 job.blocks.append(self.take())
-        budget = self.limits.max_num_batched_tokens - len(decoding)
+        parts = self.limits.data_parts
+        budget = self.limits.max_num_batched_tokens * parts - len(decoding)
+        most = -(-budget // parts)
         chunks: list[tuple[NaiveJob, int]] = []
         for job in self.running:
             if job.computed < job.target:
-                budget -= self.chunk(job, budget, chunks)
+                budget -= self.chunk(job, min(budget, most), chunks)
         while not preempted and self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             job = self.waiting[0]
             if not self.reserve(job):
                 break
             self.waiting.popleft()
             self.running.append(job)
-            budget -= self.chunk(job, budget, chunks)
+            budget -= self.chunk(job, min(budget, most), chunks)
         tokens = sum(count for _, count in chunks)
         pairs = sum(count * (job.computed + count / 2) for job, count in chunks)
         read = sum(job.prompt + job.generated for job in decoding)

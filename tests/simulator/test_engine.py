@@ -90,15 +90,21 @@ REQUESTS = st.lists(
     kv_blocks=st.integers(19, 60),
     max_num_seqs=st.integers(1, 8),
     max_num_batched_tokens=st.integers(9, 40),
+    data_parts=st.integers(1, 3),
 )
 def test_gives_what_an_engine_gives_that_makes_each_step(
-    requests: list[tuple[float, list[int], int, int]], kv_blocks: int, max_num_seqs: int, max_num_batched_tokens: int
+    requests: list[tuple[float, list[int], int, int]],
+    kv_blocks: int,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    data_parts: int,
 ) -> None:
     limits = EngineLimits(
         kv_blocks=kv_blocks,
         block_tokens=BLOCK,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        data_parts=data_parts,
     )
     jobs = [job_of(at + n * 1e-7, parts, tail, out, str(n)) for n, (at, parts, tail, out) in enumerate(requests)]
     jobs.sort(key=lambda job: job.arrived_s)
@@ -151,6 +157,26 @@ def test_a_prompt_of_chunks_shares_its_steps_with_sequences_that_decode() -> Non
     _, listener = play([short, long], limits)
     assert listener.ended_s[long] < listener.ended_s[short]
     assert listener.itl_s.quantile(1.0) > 2 * TIME.decode_s(1, 1, 10)
+
+
+def test_data_parts_compute_prompts_beside_as_many_sequences_as_one_part_has_tokens() -> None:
+    decoding = [job_of(0.0, [n], 0, 100, f"{n}") for n in range(1, 9)]
+    late = job_of(0.05, list(range(10, 14)), 0, 2, "late")
+    sequences = {"kv_blocks": 1000, "block_tokens": BLOCK, "max_num_seqs": 16}
+    _, listener = play([*decoding, late], EngineLimits(**sequences, max_num_batched_tokens=8, data_parts=2))
+    assert listener.ended_s[late] < min(listener.ended_s[job] for job in decoding)
+
+
+def test_one_prompt_is_computed_by_one_data_part() -> None:
+    def last_s(jobs: list[Job], data_parts: int) -> float:
+        limits = EngineLimits(kv_blocks=1000, block_tokens=BLOCK, max_num_batched_tokens=16, data_parts=data_parts)
+        return max(play(jobs, limits)[1].ended_s.values())
+
+    def prompt(name: int) -> Job:
+        return job_of(0.0, list(range(name, name + 20)), 0, 1, f"{name}")
+
+    assert last_s([prompt(100)], 2) == pytest.approx(last_s([prompt(100)], 1))
+    assert last_s([prompt(100), prompt(200)], 2) < last_s([prompt(100), prompt(200)], 1)
 
 
 def test_an_engine_that_rested_takes_longer_for_its_first_step() -> None:

@@ -10,7 +10,7 @@ from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.core.plan import EngineMemory
 from longboat.planner.machines.cluster_text import parse_cluster
-from longboat.planner.memory.split_shape import AskedSplit
+from longboat.planner.memory.split_shape import AskedSplit, EngineKind
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.serving import predict
@@ -86,3 +86,19 @@ def test_all_data_parts_have_their_caches() -> None:
     assert forecast.kv_blocks is not None and limits.kv_blocks == 8 * forecast.kv_blocks
     tokens = limits.kv_blocks * limits.block_tokens
     assert tokens == pytest.approx(forecast.fit.num_kv_tokens, rel=0.01)
+
+
+@pytest.mark.parametrize(("engine", "sequences", "tokens"), [("vllm", 8 * 64, 4096), ("sglang", 64, 512)])
+def test_limits_of_a_step_are_of_each_data_part_with_vllm_and_of_all_together_with_sglang(
+    engine: EngineKind, sequences: int, tokens: int
+) -> None:
+    library, calibration = built_in_library(), built_in_calibration()
+    shape = shape_of_entry(library.models.find("DeepSeek-R1"))
+    settings = EngineMemory(sequences=64, batched_tokens=4096)
+    asked = AskedSplit(tensor=1, data=8, expert_parallel=True)
+    demand = Demand(users=1024, split=asked, data_attention=True, settings=settings)
+    found = search([shape], parse_cluster("1x(8xH200)", library), demand, engine, calibration)
+    forecast = found.plans[0].groups[0]
+    _, limits = planned_engine(forecast, calibration)
+    assert (limits.max_num_seqs, limits.max_num_batched_tokens, limits.data_parts) == (sequences, tokens, 8)
+    assert forecast.outcome is not None and forecast.outcome.running == sequences

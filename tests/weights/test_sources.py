@@ -38,6 +38,17 @@ def test_a_model_in_parts_is_refused_where_parts_are_missing(tmp_path: Path) -> 
     assert len(Storage(source, StorageOptions(), env={}).manifest().files) == 3
 
 
+def test_a_named_file_is_found_whatever_is_beside_it(tmp_path: Path) -> None:
+    """A listing would walk through all that is below the folder, and fail at what cannot be read there."""
+    (tmp_path / "model.gguf").write_bytes(b"weights")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "SHA256SUMS").write_text(f"{'ab' * 32}  model.gguf\n")
+    (entry,) = Storage(f"file://{tmp_path}/model.gguf", StorageOptions(), env={}).manifest().files
+    assert (entry.path, entry.size, entry.sha256) == ("model.gguf", 7, "ab" * 32)
+    with pytest.raises(MissingObjectError, match=r"there is no other\.gguf of file://"):
+        Storage(f"file://{tmp_path}/other.gguf", StorageOptions(), env={}).manifest()
+
+
 def test_a_hub_is_read_at_the_commit_of_the_revision(storage: RangeServer) -> None:
     lfs = {"oid": "ab" * 32}
     tree = [

@@ -292,12 +292,13 @@ def usage(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Print a bar of tokens for each day.")] = False,
     svg: Annotated[bool, typer.Option("--svg", help="Print an SVG file: tokens by day and tenant.")] = False,
+    url: GatewayUrl = None,
     as_json: Json = False,
 ) -> None:
     """Show requests, tokens and money by tenant, model and day."""
     from longboat.cli.look.usage import form_of, run_usage
 
-    run_usage(num_days=days, form=form_of(csv=as_csv, plot=plot, svg=svg, json=as_json))
+    run_usage(num_days=days, form=form_of(csv=as_csv, plot=plot, svg=svg, json=as_json), url=url)
 
 
 @app.command()

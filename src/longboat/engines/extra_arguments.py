@@ -1,4 +1,4 @@
-"""Reads the extra arguments that a fleet file gives an engine whose parser is Python's argparse (vLLM, SGLang)."""
+"""Reads the extra arguments that a fleet file gives an engine; the last value of a flag counts (vLLM, SGLang, TGI)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from decimal import Decimal
 from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory
 
-__all__ = ("ExtraArguments", "number_in", "with_types")
+__all__ = ("ExtraArguments", "number_in", "whole_number", "with_types")
 
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 _BOTH = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S+)")  # a flag and its value in one word
@@ -107,6 +107,11 @@ def with_types(defaults: EngineMemory, dtype: str, cache: str, cache_bits: Mappi
     return replace(
         defaults, weight_bits=weight_bits, kv_bits=cache_bits.get(cache, 0) or kv_bits, unknown=tuple(unknown)
     )
+
+
+def whole_number(text: str) -> int | None:
+    """Return the whole number that ``text`` is, without a unit; None where it is none."""
+    return int(text) if re.fullmatch("-?[0-9]+", text) else None
 
 
 def number_in(text: str) -> float:

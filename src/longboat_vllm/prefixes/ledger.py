@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from longboat_vllm.prefixes.header import NamedPrompt
@@ -28,6 +28,8 @@ __all__ = ("Noted", "PrefixLedger")
 Extra = Callable[[int, int], Hashable]
 _ROOT = 0
 _MAX_UNHELD = 50_000
+_MAX_AT_BLOCK = 64
+"""Names that need one block: each prompt with a short end of its own brings another one, for as long as it is held."""
 _SURE_AFTER = 500  # requests without a surprise
 
 
@@ -57,7 +59,8 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
         self._on_change = on_change
         self._key_of: dict[Hashable, int] = {}  # the engine's hash of a held block → key
         self._held: dict[int, int] = {}  # key → how many blocks of the engine hold it
-        self._names: dict[int, list[bytes]] = {}  # key → names that need it
+        # key → names that need it, the oldest first
+        self._names: dict[int, dict[bytes, None]] = {}
         self._bound: dict[bytes, _Bound] = {}
         self._unheld: OrderedDict[int, None] = OrderedDict()  # keys with names that are not held, the oldest first
         self._num_sure = _SURE_AFTER  # requests without a surprise
@@ -100,6 +103,7 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
         exact = {at for at, _ in anchors}
         for at in range(first, len(names)):
             self._bind(names[at], ends[at], at in exact, keys)
+        self._spare({self._bound[name].key for name in names[first:]}, frozenset(names))
         expected = ends[prompt.expected - 1] if prompt.expected else 0
         most = (num_tokens - 1) // self.block_tokens
         expected = min(expected // self.block_tokens, most)
@@ -203,12 +207,28 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
         key = keys[self._place(tokens, keys)]
         was_held = self._unbind(name)
         self._bound[name] = _Bound(key, tokens, exact)
-        self._names.setdefault(key, []).append(name)
+        self._names.setdefault(key, {})[name] = None
         is_held = key in self._held
         if not is_held:
             self._wait(key)
         if is_held != was_held:
             self._on_change(is_held, [name])
+
+    def _spare(self, keys: Iterable[int], own: frozenset[bytes]) -> None:
+        """Forget the oldest names of blocks that too many names need. own: names that stay, and are the newest now"""
+        gone: list[bytes] = []
+        for names in [self._names[key] for key in keys]:
+            if len(names) <= _MAX_AT_BLOCK:
+                continue
+            oldest = [name for name in names if name not in own][: _MAX_AT_BLOCK // 2]
+            for name in own & names.keys():
+                names[name] = names.pop(name)
+            for name in oldest:
+                if self._unbind(name):
+                    gone.append(name)
+                del self._bound[name]
+        if gone:
+            self._on_change(False, gone)
 
     def _unbind(self, name: bytes) -> bool:
         """Return whether the name was held where it was bound so far."""
@@ -216,7 +236,7 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
         if old is None:
             return False
         names = self._names[old.key]
-        names.remove(name)
+        del names[name]
         if not names:
             del self._names[old.key]
             self._unheld.pop(old.key, None)
@@ -231,7 +251,7 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
 
     def _forget(self, key: int) -> list[bytes]:
         """Forget the names that need a block, and return them."""
-        names = self._names.pop(key, [])
+        names = list(self._names.pop(key, ()))
         for name in names:
             self._bound.pop(name, None)
         return names

@@ -48,7 +48,7 @@ class JournalLines:
         return b"\n\n".join(self._told(event) if event else event for event in events)
 
     def _told(self, event: bytes) -> bytes:
-        if _DONE in event or not event.startswith(_FIELDS):
+        if event.startswith(_DONE) or not event.startswith(_FIELDS):  # a text may hold the mark, too
             return event
         is_bare = event.startswith(_BARE) or (_ROLE in event and _ONLY_ROLE.search(event))
         lines = [] if is_bare else self._ids_of(event)

@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from longboat.catalog.library import Library
+from longboat.catalog.names import find_name, normal_name
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import Planner, planner_for
+from longboat.cli.shared.catalog_files import read_library
 from longboat.core.errors import LongboatError, UserInputError
+from longboat.planner.compare.choices import checkpoint, known_checkpoint
 from longboat.planner.search.search import SearchResult
-from longboat.spec.types.source import check_source, name_from_source
+from longboat.spec.types.source import check_source, is_gguf, name_from_source
 
 __all__ = ("Choice", "Found", "choose", "look")
 
@@ -21,6 +24,7 @@ CONTEXT = 8192
 """Longest request of a first file, in tokens: models that hold more leave room for more requests."""
 GATED = ("meta-llama/", "google/")
 """Publishers whose models ask for a licence and a token before they can be fetched: not for a first start."""
+HUB = "hf:"
 COMFORT_ITL_S = 0.05
 """Most seconds between two tokens that read well."""
 
@@ -42,13 +46,13 @@ class Choice:
     why: tuple[str, ...] = ()
     split: bool = False  # it needs several cards
     context: int = 0  # 0: the model's longest
+    engine: str = "vllm"
     expected: str = ""
 
 
 def look(on: str = "") -> Found:
     """Look at this machine, or take the machines of ``--on``. Raises UserInputError for words that name none."""
     from longboat.cli.plan.planning import machines_of
-    from longboat.cli.shared.catalog_files import read_library
 
     if on:
         title = machines_of(on, read_library()).title
@@ -103,16 +107,77 @@ def choose(found: Found, users: int, model: str = "") -> Choice:
 
 
 def _asked(model: str, planner: Planner | None) -> Choice:
-    if wrong := check_source(model, str(Path.cwd())):
+    source = _source_of(model)
+    if wrong := check_source(source, str(Path.cwd())):
         raise UserInputError(wrong.what, hint=wrong.hint)
-    named = Choice(source=model, name=name_from_source(model))
-    if planner is None or not model.startswith("hf:"):
+    if is_gguf(source):
+        return _gguf(source, has_cards=planner is not None)
+    named = Choice(source=source, name=name_from_source(source))
+    if planner is None or not source.startswith(HUB):
         return named
     try:
-        shape = planner.read(model)
+        shape = planner.read(source)
     except LongboatError:
         return replace(named, why=("it is not in the catalog: longboat check says whether it fits",))
-    return _choice(model, shape, planner.plan(shape, fewer_bits=False), "as you asked")
+    return _as_stored(source, shape, planner, is_fixed=model == source)
+
+
+def _source_of(model: str) -> str:
+    """Return the source that a name means: ``hf:Qwen/Qwen3-32B`` for ``Qwen3-32B`` or Ollama's ``qwen3:32b``.
+
+    Raises UserInputError for a repository of GGUF files without the name of one, and for a name that the catalog only
+    plans as another model of the same shape.
+    """
+    known = read_library().models
+    if "/" not in model and (name := find_name(model, known.known)):
+        hub = known[name].hub
+        if normal_name(model) not in normal_name(hub):
+            what = f"the catalog plans {model} as {hub}, and a file needs the model itself"
+            raise UserInputError(what, hint=f"--model hf:ORG/NAME, or --model {HUB}{hub}")
+        return f"{HUB}{hub}"
+    if model.startswith(HUB) and model.lower().endswith("-gguf"):
+        hint = f"name one of its files: {model}:FILE.gguf"
+        raise UserInputError(f"{model} holds GGUF files for several formats", hint=hint)
+    return model
+
+
+def _gguf(source: str, *, has_cards: bool) -> Choice:
+    """Return a choice with the engine that reads such files."""
+    slow = "llama.cpp computes on processors here; cards need files of safetensors, such as AWQ, and vLLM"
+    why = ("longboat check says whether it fits", *((slow,) if has_cards else ()))
+    return Choice(source=source, name=name_from_source(source), why=why, engine="llama.cpp", context=CONTEXT)
+
+
+def _as_stored(source: str, shape: ModelShape, planner: Planner, *, is_fixed: bool) -> Choice:
+    """Return the model in the files asked for, else in the publisher's own of fewer bits.
+
+    is_fixed: the source names one repository, and no other may take its place
+    Raises UserInputError, with the files that would fit, where it fits in no such way.
+    """
+    try:
+        return _choice(source, shape, planner.plan(shape, fewer_bits=False), "as you asked")
+    except UserInputError as error:
+        fewer = _in_fewer_bits(source, shape, planner)
+        if fewer is None:
+            raise UserInputError(error.message, hint=f"{error.hint} (options of longboat plan)") from None
+        quantization, known = fewer
+    if not known:
+        hint = f"look for {checkpoint(source.removeprefix(HUB), quantization)}, which fits: --model {HUB}ORG/NAME"
+        raise UserInputError(f"{source} does not fit as it is stored", hint=hint)
+    if is_fixed:
+        raise UserInputError(f"{source} does not fit as it is stored", hint=f"--model {HUB}{known} fits")
+    reason = f"{source} does not fit; these files of the same publisher do"
+    return _choice(f"{HUB}{known}", shape, planner.plan(shape), reason)
+
+
+def _in_fewer_bits(source: str, shape: ModelShape, planner: Planner) -> tuple[str, str] | None:
+    """Return the format in which the model fits, and its publisher's files; None where it fits in none."""
+    try:
+        best = planner.brief(shape).plans[0]
+    except UserInputError:
+        return None
+    quantization = best.groups[0].shape.quantization
+    return quantization, known_checkpoint(source.removeprefix(HUB), quantization)
 
 
 def _fitting(planner: Planner) -> list[tuple[ModelShape, str, SearchResult]]:

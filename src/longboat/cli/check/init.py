@@ -22,6 +22,9 @@ from longboat.spec.types.source import is_local_path
 
 __all__ = ("InitRequest", "ask_host", "file_text", "run_init")
 
+HERE = "here"
+"""What ``--on`` calls this machine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitRequest:
@@ -54,7 +57,7 @@ def run_init(request: InitRequest) -> None:
         name = _ask("model", choice.source)
         choice = choice if name == choice.source else choose(found, users, _model_here(name, request.on))
     host = request.host or (ask_host(request.on) if asks else "")
-    on = shlex.quote(request.on) if request.on else "here"
+    on = shlex.quote(request.on) if request.on else HERE
     text = file_text(found, choice, users, host or "127.0.0.1", request.port, on)
     _write_checked(path, text, request.force)
     _say_next(path, choice, host, on)
@@ -118,7 +121,10 @@ def _write_checked(path: Path, text: str, force: bool) -> None:
 
 def _say_next(path: Path, choice: Choice, host: str, on: str) -> None:
     print(f"\nwrote {path}. Next:")
-    print("  longboat engines install vllm")
+    if on != HERE:
+        print(f"  longboat engines install {choice.engine}   # on each machine, once")
+    elif not _is_installed(choice.engine):
+        print(f"  longboat engines install {choice.engine}")
     print(f"  longboat check {path} --on {on}")
     print(f"  longboat up {path}")
     if host and not is_loopback(host):
@@ -127,7 +133,18 @@ def _say_next(path: Path, choice: Choice, host: str, on: str) -> None:
         print(f"expected: {choice.expected}")
 
 
-def file_text(found: Found, choice: Choice, users: int, host: str, port: int, on: str = "here") -> str:
+def _is_installed(engine: str) -> bool:
+    from longboat.engines.environments.environment import find_environment
+    from longboat.folders import home_folder
+
+    try:
+        find_environment(engine, version=None, path=None, home=home_folder())
+    except UserInputError:
+        return False
+    return True
+
+
+def file_text(found: Found, choice: Choice, users: int, host: str, port: int, on: str = HERE) -> str:
     """Return the file, with a comment beside everything that one may want to change."""
     lines = [
         *(f"# {line}" for line in found.lines),
@@ -145,6 +162,8 @@ def _model_lines(choice: Choice, users: int) -> Iterator[str]:
     yield f"  - name: {_in_yaml(choice.name)}   # clients send this name"
     yield f"    source: {_in_yaml(choice.source)}"
     yield from (f"    # {line}" for line in choice.why)
+    if choice.engine != "vllm":
+        yield f"    engine: {choice.engine}"
     if choice.context:
         yield f"    context: {choice.context}   # longest request in tokens; more leaves room for fewer requests"
     if choice.split:
@@ -155,6 +174,8 @@ def _model_lines(choice: Choice, users: int) -> Iterator[str]:
     yield f"      users: {users}"
     yield "      prompt_tokens: 1024"
     yield "      output_tokens: 256"
+    if choice.engine != "vllm":
+        return
     yield "    # engine:"
     yield "    #   args: [--enable-prefix-caching]"
     yield "    #   env:"

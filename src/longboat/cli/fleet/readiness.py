@@ -56,7 +56,8 @@ class Goal:
     def changed_by(self, report: FleetReport) -> Goal:
         """Return the goal after another command changed the fleet: its models that are still there, as they are now."""
         wanted = {model: count.wanted for model, count in report.counts.items() if model in self.wanted}
-        return replace(self, document=report.document, wanted=wanted, digests={})
+        digests = {model: digest for model, digest in report.updating.items() if model in wanted}
+        return replace(self, document=report.document, wanted=wanted, digests=digests)
 
 
 @dataclass(slots=True)
@@ -160,7 +161,6 @@ def is_ready(report: FleetReport, goal: Goal) -> bool:
         bool(report.gateways)
         and not report.unheard
         and gateways_up
-        and not any(model in report.updating for model in goal.wanted if model not in goal.digests)
         and all(len(_ready(report, goal, model)) >= count for model, count in goal.wanted.items())
     )
 

@@ -6,6 +6,7 @@ import datetime
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longboat.cli.look.daily_limits import limit_table, usage_query
@@ -38,21 +39,22 @@ def form_of(**chosen: bool) -> str:
     return forms[0] if forms else "table"
 
 
-def run_usage(*, num_days: int, form: str = "table") -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counts:
+    rows: list[dict[str, Any]]
+    limits: list[dict[str, Any]]
+    silent: dict[str, str]  # node → why its counts are missing
+
+
+def run_usage(*, num_days: int, form: str = "table", url: str | None = None) -> None:
     """Print the last ``num_days`` days of UTC, today included. form: ``table``, ``json``, ``csv``, ``plot`` or ``svg``
 
     Raises ClusterError when there is no fleet, or no gateway answers; nodes that do not answer are named on stderr.
     """
     today = datetime.datetime.now(datetime.UTC).date()
     first = today - datetime.timedelta(days=num_days - 1)
-    with connect_quickly() as session:
-        report = _report(session)
-        replies, silent = replies_of(session, report.gateways, usage_query(num_days))
-    found = [entry for reply in replies for entry in reply["days"]]
-    rows = added_up(found, first.isoformat())
-    if any("cost_nanos" in row for row in rows):
-        rows = priced(rows, _currencies(report))
-    limits = with_rests(replies[0].get("limits", ()) if replies else (), rows, today.isoformat())
+    counts = _of_gateway(url, num_days, first) if url else _of_fleet(num_days, first, today)
+    rows, limits, silent = counts.rows, counts.limits, counts.silent
     days = [(first + datetime.timedelta(days=at)).isoformat() for at in range(num_days)]
     match form:
         case "json":
@@ -67,6 +69,28 @@ def run_usage(*, num_days: int, form: str = "table") -> None:
             _print(rows, limits, first.isoformat())
     for node, why in silent.items():
         print(f"warning: the counts do not include node {node}: {why}", file=sys.stderr, flush=True)
+
+
+def _of_fleet(num_days: int, first: datetime.date, today: datetime.date) -> _Counts:
+    with connect_quickly() as session:
+        report = _report(session)
+        replies, silent = replies_of(session, report.gateways, usage_query(num_days))
+    rows = added_up([entry for reply in replies for entry in reply["days"]], first.isoformat())
+    if any("cost_nanos" in row for row in rows):
+        rows = priced(rows, _currencies(report))
+    limits = with_rests(replies[0].get("limits", ()) if replies else (), rows, today.isoformat())
+    return _Counts(rows=rows, limits=limits, silent=silent)
+
+
+def _of_gateway(url: str, num_days: int, first: datetime.date) -> _Counts:
+    """Return what one gateway counted. It knows no currencies of models: a cost stands without one."""
+    from longboat.cli.shared.gateway_replies import asked_gateways
+    from longboat.gateway.admin.node_query import UsageQuery
+
+    with asked_gateways(url) as gateways:
+        replies = gateways.ask(UsageQuery(num_days))
+    rows = priced(added_up([entry for reply in replies for entry in reply["days"]], first.isoformat()), {})
+    return _Counts(rows=rows, limits=[limit for reply in replies for limit in reply["limits"]], silent={})
 
 
 def _print(rows: list[dict[str, Any]], limits: list[dict[str, Any]], first_day: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from longboat.core.errors import ClusterError
@@ -23,12 +23,25 @@ def end_fleet(session: Session | QuickSession) -> None:
     """
     trouble = _end_by_controller(session)
     try:
-        with _turn(session) if trouble else contextlib.nullcontext():  # commands refuse to change a fleet that ends
+        if trouble:
+            _end_in_turn(session, session.apps.end_all)
+        else:  # commands refuse to change a fleet that ends
             session.apps.end_all()
         session.apps.wait_gone(session.end_unplaced if trouble else lambda: None)
     finally:
         if trouble:  # only now, since a controller that lives would start daemons, and ask for nodes, again
             _end_rest(session, trouble)
+
+
+def _end_in_turn(session: Session | QuickSession, end: Callable[[], None]) -> None:
+    from longboat.cluster.node.write_turn import until_written
+
+    def attempt() -> bool:
+        with _turn(session):
+            end()
+        return True
+
+    until_written(attempt)
 
 
 @contextlib.contextmanager
@@ -46,8 +59,7 @@ def _end_by_controller(session: Session | QuickSession) -> str:
     """End the fleet in order; return why that failed, empty where it did not."""
     try:
         session.apps.check_controller()
-        with _turn(session):
-            session.apps.end_models()
+        _end_in_turn(session, session.apps.end_models)
         session.apps.wait_models_gone(session.end_unplaced)
         session.end_nodes()
     except ClusterError as error:

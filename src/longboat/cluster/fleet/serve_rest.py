@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from longboat.cluster.node.write_turn import HeadAwayError
+from longboat.cluster.node.write_turn import HeadAwayError, check_turn
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 
@@ -41,8 +41,9 @@ class ServeRest:
     def put(self, document: dict[str, Any]) -> None:
         """Make Serve run what ``document`` lists and end everything else that was deployed this way.
 
-        Raises ClusterError when Serve refuses it.
+        Raises ClusterError when Serve refuses it, TurnOverError where the thread's turn to write is over.
         """
+        check_turn()
         self._call("PUT", PATH, document)
 
     def scale(self, model: str, replicas: int) -> None:

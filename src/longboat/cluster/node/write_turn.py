@@ -18,7 +18,7 @@ from longboat.cluster.protocol.names import NAMESPACE
 from longboat.core.errors import ClusterError
 from longboat.telemetry import logger
 
-__all__ = ("HeadAwayError", "Marks", "ray_marks", "until_written", "writing")
+__all__ = ("HeadAwayError", "Marks", "TurnOverError", "check_turn", "ray_marks", "until_written", "writing")
 
 LEASE_S = 15.0
 """A writer that gives no sign of life for this long died."""
@@ -29,12 +29,18 @@ LOOK_EVERY_S = 0.05
 _MARK = "writing"
 _TRIES = 3
 _HERE = threading.Lock()
+_IN_HAND = threading.local()
+"""``turn``: the marks and the own mark of the thread's turn; None outside a turn."""
 _Result = TypeVar("_Result")
 log = logger("writing")
 
 
 class HeadAwayError(ClusterError):
     """The head, or a part of it, does not answer."""
+
+
+class TurnOverError(ClusterError):
+    """Another process ended this thread's turn, because it gave no sign of life."""
 
 
 class Marks(Protocol):
@@ -82,9 +88,22 @@ def until_written(attempt: Callable[[], _Result | None], what: str = "this fleet
     Raises ClusterError where another command wins each time.
     """
     for _ in range(_TRIES):
-        if (found := attempt()) is not None:
-            return found
+        with contextlib.suppress(TurnOverError):
+            if (found := attempt()) is not None:
+                return found
     raise ClusterError(f"another command keeps changing {what}", hint="run the command again")
+
+
+def check_turn() -> None:
+    """Check that the thread's turn, if it has one, is not over: a process that was stopped may wake after its lease.
+
+    Raises TurnOverError where another process may write by now, HeadAwayError where the store is away.
+    """
+    if (turn := getattr(_IN_HAND, "turn", None)) is None:
+        return
+    marks, own = turn
+    if marks.get(_MARK) != own:
+        raise TurnOverError("this command was stopped while it changed the fleet", hint="run the command again")
 
 
 @contextlib.contextmanager
@@ -94,8 +113,10 @@ def _turn(marks: Marks, end_s: float, wait_s: float) -> Iterator[None]:
     try:
         _wait(marks, own, end_s, wait_s)
         life.start()
+        _IN_HAND.turn = marks, own
         yield
     finally:
+        _IN_HAND.turn = None
         is_over.set()
         if life.ident is not None:
             life.join(RENEW_S)

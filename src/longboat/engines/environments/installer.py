@@ -39,6 +39,7 @@ __all__ = ("InstallRequest", "Reporter", "install", "parse_engine", "request_for
 _INSTALL_DEADLINE_S = 3600.0
 _PYTHON_DEADLINE_S = 600.0  # uv may have to fetch the interpreter
 _COMPILE_DEADLINE_S = 1800.0
+_SYNC_DEADLINE_S = 600.0
 
 
 class Reporter(Protocol):
@@ -205,6 +206,8 @@ def _mark(folder: Path, request: InstallRequest) -> InstalledEnvironment:
     }
     partial = folder / f"{MARKER}.partial"
     partial.write_text(json.dumps(told, indent=2) + "\n")
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # the marker is a promise of all files beside it
+        subprocess.run(["sync", "--file-system", str(partial)], timeout=_SYNC_DEADLINE_S, check=False)
     partial.replace(folder / MARKER)
     return InstalledEnvironment(folder.name, folder, created_at, environment)
 

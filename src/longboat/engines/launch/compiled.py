@@ -59,7 +59,7 @@ class CompiledFolder:
 
 
 def _evict(folder: Path, budget_bytes: int) -> None:
-    kept = sorted((path for path in folder.iterdir() if path.name != LOCKS), key=lambda path: path.stat().st_mtime)
+    kept = sorted((path for path in folder.iterdir() if path.name != LOCKS), key=_used_at_s)
     sizes = {path: sum(_file_sizes(path)) for path in kept}
     for path in kept:
         if sum(sizes.values()) <= budget_bytes:
@@ -69,6 +69,13 @@ def _evict(folder: Path, budget_bytes: int) -> None:
         with lock:
             shutil.rmtree(path, ignore_errors=True)
         del sizes[path]
+
+
+def _used_at_s(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:  # another rank removes it
+        return 0.0
 
 
 def _file_sizes(folder: Path) -> Iterator[int]:

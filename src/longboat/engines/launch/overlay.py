@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from longboat.core.errors import EngineError
+from longboat.disk_sync import sync
 from longboat.engines.contract import EngineEnvironment, Overlay
 from longboat.engines.launch.keeper_command import engine_package
 from longboat.engines.registry import adapter_for
@@ -92,8 +93,11 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
             (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
             (unfinished / path).write_bytes(contents)
         unfinished.chmod(0o755)
+        for written in (*unfinished.rglob("*"), unfinished):  # its name is a promise of its contents
+            sync(written)
         with contextlib.suppress(OSError):  # another caller was faster; the contents are the same
             os.rename(unfinished, folder)
+            sync(folder.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     if not folder.is_dir():

@@ -14,10 +14,13 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from longboat.core.errors import ClusterError, TransferError
+from longboat.disk_sync import sync
 from longboat.file_lock import FileLock
 
 __all__ = ("BUILD_RECIPE", "RPC_PROGRAM", "SERVER_PROGRAM", "SOURCE", "build_programs", "builds_folder")
@@ -52,6 +55,8 @@ _COMPILERS = ("c++", "g++", "clang++")
 _STEP = re.compile(r"^\[(\d+)/(\d+)\]")
 _TAIL_LINES = 15
 _FETCH_DEADLINE_S = 900.0
+_BUILD_DEADLINE_S = 7200.0  # a busy machine of two cores takes half an hour
+_LAST_LINES_S = 5.0
 _NICE = 10
 _PROGRESS_PARTS = 10
 
@@ -99,6 +104,7 @@ def _build(built: Path, programs: Path, step: Callable[[str], None]) -> None:
         done.mkdir()
         for program in (SERVER_PROGRAM, RPC_PROGRAM):
             shutil.copy2(folder / "build" / "bin" / program, done / program)
+            sync(done / program)
         done.rename(built)
 
 
@@ -150,16 +156,30 @@ def _counted(step: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _run(command: list[str], read: Callable[[str], None]) -> None:
-    """Run a command behind other work. Raises ClusterError with its last lines where it fails."""
-    lines: list[str] = []
+    """Run a command behind other work. Raises ClusterError where it does not end, and with its last lines if it fails.
+
+    read: called with each line of its output, in a thread of its own
+    """
+    name, lines = Path(command[0]).name, deque[str](maxlen=_TAIL_LINES)
     with subprocess.Popen(
         ["nice", "-n", str(_NICE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines = [*lines[-_TAIL_LINES:], line.rstrip()]
-            read(line)
+        reader = threading.Thread(target=_follow, args=(process.stdout, lines, read), daemon=True)
+        reader.start()
+        try:
+            process.wait(_BUILD_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # ninja ends its compilers then
+            what = f"{name} did not end within {_BUILD_DEADLINE_S:.0f} s"
+            raise ClusterError(what, hint="is the disk full, or does it hang? try it again when it does not") from None
+        reader.join(_LAST_LINES_S)
     if process.returncode:
-        tail = "\n".join(lines[-_TAIL_LINES:])
+        tail = "\n".join(lines)
         hint = "a C++17 compiler and 3 GB of memory for each core are needed; without it, set placement.nodes to 1"
-        raise ClusterError(f"{Path(command[0]).name} failed:\n{tail}", hint=hint)
+        raise ClusterError(f"{name} failed:\n{tail}", hint=hint)
+
+
+def _follow(output: Iterable[str], lines: deque[str], read: Callable[[str], None]) -> None:
+    for line in output:
+        lines.append(line.rstrip())
+        read(line)

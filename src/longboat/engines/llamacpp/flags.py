@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from longboat.core.errors import Problem
+from longboat.engines.extra_arguments import whole_number
 
 __all__ = ("CACHE_BITS", "HARMLESS_FLAGS", "OWNED_FLAGS", "TAKEN_FLAGS", "check_args", "number_given", "text_given")
 
@@ -146,7 +147,7 @@ def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, st
         yield f"{word} is {value!r}, which llama.cpp does not know", f"write one of {', '.join(_CHOICES[flag])}"
     elif flag == "--chat-template-kwargs" and not _is_object(value):
         yield f"{word} takes a JSON object, not {value!r}", f"""write {flag} and '{{"enable_thinking": false}}'"""
-    elif TAKEN_FLAGS[flag] == "number" and _whole_number(value) is None:
+    elif TAKEN_FLAGS[flag] == "number" and whole_number(value) is None:
         yield f"{word} takes a whole number, not {value!r}", f"write {flag} and a whole number"
     elif TAKEN_FLAGS[flag] == "fraction" and not (_is_number(value) and math.isfinite(float(value))):
         yield f"{word} takes a number, not {value!r}", f"write {flag} and a number"
@@ -156,8 +157,7 @@ def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, st
 
 def number_given(flag: str, args: Sequence[str]) -> int | None:
     """Return the whole number that ``args`` last give for ``flag``; None where there is none."""
-    found = [value for _, _, name, value in _given(args) if name == flag and value is not None]
-    return _whole_number(found[-1]) if found else None
+    return whole_number(text_given(flag, args))
 
 
 def text_given(flag: str, args: Sequence[str]) -> str:
@@ -177,13 +177,6 @@ def _given(args: Sequence[str]) -> Iterator[tuple[int, str, str, str | None]]:
             value = args[at]
             at += 1
         yield index, word, _SHORT.get(word, word), value
-
-
-def _whole_number(word: str) -> int | None:
-    try:
-        return int(word)
-    except ValueError:
-        return None
 
 
 def _is_object(word: str) -> bool:

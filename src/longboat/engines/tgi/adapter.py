@@ -24,6 +24,7 @@ from longboat.engines.contract import (
     Probe,
     RankCommand,
 )
+from longboat.engines.extra_arguments import ExtraArguments
 
 __all__ = ("LAUNCHER", "TgiAdapter")
 
@@ -45,6 +46,12 @@ _OWNED = {
 }
 _LONGEST_PROMPT = ("--max-input-tokens", "--max-input-length")
 """Two names of one setting; the launcher refuses both together."""
+ARGUMENTS = ExtraArguments(
+    lambda word: word.partition("=")[0] if word.startswith("-") else None,
+    lambda flag: flag if flag in _OWNED else None,
+    _OWNED,
+    units={},
+)
 _PHASES = (
     ("Starting shard", Phase.LOADING),
     ("Shard ready", Phase.WARMING),
@@ -77,7 +84,7 @@ class TgiAdapter(EngineAdapter):
     def _part(self, plan: GangPlan) -> tuple[str, ...]:
         """Return the limit of memory on a card that others share, unless the user set it."""
         found = part_of_card(self, plan.shape.resources.num_gpus)
-        is_given = any(word.partition("=")[0] == self.memory_flag for word in plan.extra_args)
+        is_given = self.memory_flag in ARGUMENTS.flags(plan.extra_args)
         return () if is_given else tuple(word for pair in found for word in pair)
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
@@ -94,19 +101,14 @@ class TgiAdapter(EngineAdapter):
 
     def capacity(self, plan: GangPlan) -> int:
         """Return the argument's value, else the launcher's default."""
-        return _number_given("--max-concurrent-requests", plan.extra_args) or _CAPACITY
+        return ARGUMENTS.number("--max-concurrent-requests", plan.extra_args) or _CAPACITY
 
     def phase_of(self, log_line: str) -> Phase | None:
         return next((phase for words, phase in _PHASES if words in log_line), None)
 
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         """Refuse flags that Longboat sets."""
-        found = ((index, arg.partition("=")[0]) for index, arg in enumerate(args))
-        return tuple(
-            Problem(where=f"[{index}]", what=f"Longboat sets {flag} itself", hint=_OWNED[flag])
-            for index, flag in found
-            if flag in _OWNED
-        )
+        return ARGUMENTS.problems(args)
 
 
 def _arguments(plan: GangPlan) -> Iterator[str]:
@@ -119,7 +121,7 @@ def _arguments(plan: GangPlan) -> Iterator[str]:
         yield from ("--master-addr", head.address, "--master-port", str(head.ports["master"]))
     if plan.context_tokens is not None:
         yield from ("--max-total-tokens", str(plan.context_tokens))
-        if not any(word.partition("=")[0] in _LONGEST_PROMPT for word in plan.extra_args):
+        if ARGUMENTS.flags(plan.extra_args).isdisjoint(_LONGEST_PROMPT):
             yield from ("--max-input-tokens", str(max(1, plan.context_tokens - 1)))
     yield from plan.extra_args
 
@@ -138,13 +140,3 @@ def _environment(plan: GangPlan) -> dict[str, str | None]:
     if plan.head.gpu_ids:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.head.gpu_ids)
     return env
-
-
-def _number_given(flag: str, args: Sequence[str]) -> int | None:
-    """Return the number that the user's arguments give a flag; None where they do not."""
-    for index, arg in enumerate(args):
-        name, equals, value = arg.partition("=")
-        if name == flag:
-            text = value if equals else args[index + 1] if index + 1 < len(args) else ""
-            return int(text) if text.isdigit() else None
-    return None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from longboat.core.errors import UserInputError
 from longboat.gateway.config import GatewayConfig
+from longboat.gateway.console.failures import Failures
 from longboat.gateway.console.plan_worker import PlanWorkers
 from longboat.gateway.console.sections import Sections
-from longboat.gateway.console.sessions import Failures, Sessions, cookie_of
+from longboat.gateway.console.sessions import Sessions, cookie_of
 
 __all__ = ("Console",)
 
@@ -25,10 +27,13 @@ class Console:
     """Made with the gateway; holds nothing until a page is opened."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self.sessions = Sessions(config.control_token, config.parent_socket or config.control_socket)
+        socket = config.parent_socket or config.control_socket
+        self.sessions = Sessions(config.control_token, socket)
         self.cookie = cookie_of(config.port)  # its name
-        self.failures = Failures()
-        self.provider_failures = Failures()  # of sign-ins through the provider: links can cause them, and keys go on
+        secret = config.control_token.encode()
+        self.failures = Failures(_beside(socket, "console-failures"), secret)
+        # of sign-ins through the provider: links can cause them, and keys go on
+        self.provider_failures = Failures(_beside(socket, "console-provider-failures"), secret)
         self.sections = Sections()
         self.plans = PlanWorkers(config.run_folder)
         self.is_secure = config.tls_certificate is not None
@@ -58,3 +63,7 @@ class Console:
     def is_watched(self, now_s: float) -> bool:
         """Return whether the controller should send its view of the fleet."""
         return now_s - self._asked_s < _WATCHED_S
+
+
+def _beside(socket: str, name: str) -> Path | None:
+    return Path(socket).with_name(name) if socket else None

@@ -1,4 +1,4 @@
-"""Sessions of people who signed in: a signed cookie that names the key, the list of those that ended, and failures."""
+"""Sessions of people who signed in: a signed cookie that names the key, and the list of those that ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from longboat.core.sign_in import SignIn
 from longboat.file_lock import FileLock
 from longboat.gateway.sign_in.desk import SESSION_LIFE_S
 
-__all__ = ("LIFE_S", "Credential", "Failures", "Session", "Sessions", "cookie_line", "cookie_of", "cookie_value")
+__all__ = ("LIFE_S", "Credential", "Session", "Sessions", "cookie_line", "cookie_of", "cookie_value")
 
 Credential = AdminCredential | KeyRecord | SignIn
 """What a session stands on: an admin's secret, a tenant's key, or the fleet's provider."""
@@ -27,8 +27,6 @@ LIFE_S = SESSION_LIFE_S
 
 _MAX_ENDED = 10_000
 _MAX_COOKIE_CHARS = 1024
-_FAILURES_A_MINUTE = 10
-_MAX_PEERS = 4096
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,29 +126,6 @@ class Sessions:
         except FileNotFoundError:
             self._ended, self._stamp = _Ended(), None
         return self._ended
-
-
-class Failures:
-    """Sign-ins that failed lately, by the client's address, so that keys cannot be guessed quickly."""
-
-    def __init__(self) -> None:
-        self._by_source: dict[str, tuple[float, int]] = {}
-
-    def pause_s(self, source: str, now_s: float) -> int:
-        """Return the seconds until the address may try again; 0: now."""
-        began_s, count = self._by_source.get(source, (now_s, 0))
-        left_s = began_s + 60.0 - now_s
-        is_over = not 0 < left_s <= 60.0  # more than that is left where the clock went back
-        return max(1, round(left_s)) if count >= _FAILURES_A_MINUTE and not is_over else 0
-
-    def note(self, source: str, now_s: float) -> None:
-        """Count a failure."""
-        began_s, count = self._by_source.pop(source, (now_s, 0))
-        if not 0 <= now_s - began_s < 60.0:
-            began_s, count = now_s, 0
-        if len(self._by_source) >= _MAX_PEERS:
-            del self._by_source[next(iter(self._by_source))]
-        self._by_source[source] = (began_s, count + 1)
 
 
 def cookie_of(port: int) -> str:

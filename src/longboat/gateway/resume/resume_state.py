@@ -35,9 +35,9 @@ _MAX_REPORTS = 2
 _MAX_DIFFERING = 3
 _MAX_CROSSED = 12  # busy engines tell tokens together, now these and now those
 _ENDS = {
-    AnswerKind.OPENAI_EVENTS: (b"data: [DONE]",),
+    AnswerKind.OPENAI_EVENTS: (b"\ndata: [DONE]",),  # at the beginning of a line: a text may hold it elsewhere
     AnswerKind.ANTHROPIC_EVENTS: (b'"type":"message_stop"', b'"type": "message_stop"'),
-    AnswerKind.RESPONSES_EVENTS: (b"event: response.completed", b"event: response.incomplete"),
+    AnswerKind.RESPONSES_EVENTS: (b"\nevent: response.completed", b"\nevent: response.incomplete"),
 }
 _REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
@@ -324,7 +324,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         return True
 
     def _ended(self) -> bool:
-        last = self._last_events[-65536:]
+        last = b"\n" + self._last_events[-65536:]
         for mark in _ENDS[self._kind]:
             if mark in last:
                 return True

@@ -63,7 +63,12 @@ class EngineTraits:
     tensor_parallel: bool = True  # whether it splits each layer; else layers only
     mixes_platforms: bool = False  # whether one replica may be on accelerators of several makers
     kv_tiers: bool = True  # whether it loads caches back from RAM or a disk (vLLM with LMCache, SGLang's HiCache)
+    divides_limits: bool = False  # whether its limits of a step are those of all data parts together (SGLang)
     poll_steps: float = 1.0  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
+
+    def of_part(self, limit: int, data_parts: int) -> int:
+        """Return a data part's limit of requests or tokens in one step, where the engine's setting is ``limit``."""
+        return max(1, limit // data_parts) if limit and self.divides_limits else limit
 
 
 # vLLM sends hidden state and residual in 16 bits. llama.cpp and distributed-llama send float32 both ways; the time of a
@@ -92,6 +97,7 @@ ENGINES = {
         wide_on_processors=True,
         equal_experts=True,
         policy="prefill_first",
+        divides_limits=True,
         hop_s=5e-5,
         hop_bytes=2.0,
         host_calls=True,

@@ -201,9 +201,9 @@ class Forecaster:
         return predict(deployment, self.demand.traffic(users), self.calibration, max_sequences=held)
 
     def _most_sequences(self, fit: Fit) -> int:
-        """Return the requests that an engine runs at most, each data part by itself; 0: as many as its cache holds."""
+        """Return the requests that a data part of an engine runs at most; 0: as many as its cache holds."""
         if not self.traits.memory_ratio:
-            return self.demand.settings.sequences
+            return self.traits.of_part(self.demand.settings.sequences, fit.split.data)
         return min(engine_sequences(fit.load, rank.card) for rank in fit.unlike_ranks)
 
 

@@ -17,7 +17,7 @@ class Batch:
     """Jobs that wait, that have their prompts computed, and that decode, with the blocks that they hold."""
 
     __slots__ = (
-        "_blocks_ahead", "_prefilling", "_waiting", "cache", "chunks", "decodes", "limits", "running",
+        "_blocks_ahead", "_most_chunk", "_prefilling", "_waiting", "cache", "chunks", "decodes", "limits", "running",
         "waiting_tokens",
     )  # fmt: skip
 
@@ -30,6 +30,7 @@ class Batch:
         self.running: dict[Job, None] = {}  # in the order in which they were taken in
         self._waiting: deque[Job] = deque()
         self._prefilling: list[Job] = []  # those that run whose prompts are not yet computed
+        self._most_chunk = 0  # tokens of one prompt that the next step computes at most: those of a data part
         self._blocks_ahead = 0  # blocks that the decoding jobs got for the first of the steps under way when it began
 
     @property
@@ -58,7 +59,9 @@ class Batch:
         preempted = self._make_room(now_s)
         self._blocks_ahead = self.decodes.blocks_needed(1) if self._prefilling or self._waiting else 0
         self.cache.allocate(self._blocks_ahead)
-        budget = self.limits.max_num_batched_tokens - self.decodes.num_jobs
+        parts = self.limits.data_parts
+        budget = self.limits.max_num_batched_tokens * parts - self.decodes.num_jobs
+        self._most_chunk = -(-budget // parts)
         for job in self._prefilling:
             budget -= self._plan_chunk(job, budget)
         if not preempted:
@@ -127,7 +130,7 @@ class Batch:
             budget -= self._plan_chunk(job, budget)
 
     def _plan_chunk(self, job: Job, budget: int) -> int:
-        job.chunk = min(job.target - job.computed, budget)
+        job.chunk = min(job.target - job.computed, budget, self._most_chunk)
         if job.chunk <= 0:
             return 0
         self.chunks.append(job)

@@ -11,12 +11,17 @@ __all__ = ("EngineLimits",)
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
-    """The settings of an engine that bound its batches and its cache."""
+    """The settings of an engine that bound its batches and its cache.
 
-    kv_blocks: int  # blocks of its KV cache
+    Data parts take their steps together, and each computes prompts of its own: a step has the tokens of all parts, and
+    of one prompt those of one part.
+    """
+
+    kv_blocks: int  # blocks of its KV cache, of all data parts
     block_tokens: int = 16
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 256  # of all data parts
+    max_num_batched_tokens: int = 8192  # of one data part
+    data_parts: int = 1
     prefix_caching: bool = True
 
     def holds(self, tokens: int) -> bool:

@@ -33,15 +33,17 @@ def planned_engine(
             f"{forecast.title}: the size of the KV cache is not known, so the twin has nothing to simulate",
             hint="give --kv-tokens",
         )
-    deployment = forecast.deployment
-    sequences = (settings.sequences or _SEQUENCES) * deployment.attention_data
+    deployment, parts = forecast.deployment, forecast.deployment.attention_data
+    engine = deployment.engine
+    sequences = engine.of_part(settings.sequences or _SEQUENCES, parts) * parts
     fitted_tokens = (foreseen or blocks) * settings.block_tokens
     time = fit_step_time(deployment, calibration, max_sequences=sequences, kv_tokens=fitted_tokens)
     limits = EngineLimits(
         kv_blocks=blocks,
         block_tokens=settings.block_tokens,
         max_num_seqs=sequences,
-        max_num_batched_tokens=settings.batched_tokens or deployment.engine.chunk_tokens,
+        max_num_batched_tokens=engine.of_part(settings.batched_tokens or engine.chunk_tokens, parts),
+        data_parts=parts,
     )
     return time, limits
 

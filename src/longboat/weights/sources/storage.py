@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ __all__ = ("SUMS", "Storage", "version_of")
 
 SUMS: Final = "SHA256SUMS"
 """The file with hashes that a source may have, as sha256sum writes it; over plain HTTP it is also the list of files."""
+HTTP: Final = ("http", "https")
 MAX_SUMS_BYTES = 16 << 20
 _SUM_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
 
@@ -45,24 +47,18 @@ class Storage:
 
     def manifest(self) -> Manifest:
         """List the source's files. Raises TransferError where they cannot be listed, or are not a model's."""
+        name = self._location.name
         if self._location.scheme == "hf":
             entries = self._list_hub()
-        elif self._location.scheme in ("http", "https"):
+        elif name:
+            entries = self._look_up(name)
+        elif self._location.scheme in HTTP:
             entries = self._list_http()
         else:
             entries = self._with_sums(self._list())
-        if name := self._location.name:
-            return make_manifest(self.source, self._parts(name, entries))
+        if name:
+            return make_manifest(self.source, _parts(self.source, name, entries))
         return make_manifest(self.source, wanted_files(entries))
-
-    def _parts(self, name: str, entries: list[FileEntry]) -> list[FileEntry]:
-        """Return the parts of a model that is named by one file. Raises TransferError where some are missing."""
-        wanted = parts_of(name)
-        found = [entry for entry in entries if entry.path in wanted]
-        if found and (missing := sorted(set(wanted) - {entry.path for entry in found})):
-            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-            raise TransferError(f"{self.source} lacks {shown}", hint="upload the missing parts")
-        return found
 
     def read(self, entry: FileEntry, start: int, end: int) -> bytes:
         """Read the bytes from ``start`` to before ``end`` of a listed file.
@@ -118,6 +114,18 @@ class Storage:
             raise translated(error, self.source) from None
         return without_markers(found)
 
+    def _look_up(self, name: str) -> list[FileEntry]:
+        """Ask for the parts of a named file: whatever else is beside it, or below its folder, is not listed.
+
+        Raises MissingObjectError where there is no such file.
+        """
+        first, *others = parts_of(name)
+        found = [self._head(first)]
+        for path in others if self._location.scheme in HTTP else (*others, SUMS):
+            with contextlib.suppress(MissingObjectError):
+                found.append(self._head(path))
+        return self._with_sums(found)
+
     def _list_hub(self) -> list[FileEntry]:
         """List a model of the hub, and read it by its commit from now on."""
         where = self._location
@@ -132,9 +140,7 @@ class Storage:
         return list(entries)
 
     def _list_http(self) -> list[FileEntry]:
-        """List the files that SHA256SUMS names, or the one file of the source."""
-        if self._location.name:
-            return [self._head(part) for part in parts_of(self._location.name)]
+        """List the files that SHA256SUMS names."""
         try:
             sums = self._sums()
         except MissingObjectError:
@@ -179,6 +185,16 @@ class Storage:
         if self._location.scheme == "file":  # the client's tag holds the inode, which differs between nodes
             return f"{meta['size']}-{meta['last_modified'].isoformat()}"
         return version_of(meta)
+
+
+def _parts(source: str, name: str, entries: list[FileEntry]) -> list[FileEntry]:
+    """Return the parts of a model that is named by one file. Raises TransferError where some are missing."""
+    wanted = parts_of(name)
+    found = [entry for entry in entries if entry.path in wanted]
+    if found and (missing := sorted(set(wanted) - {entry.path for entry in found})):
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise TransferError(f"{source} lacks {shown}", hint="upload the missing parts")
+    return found
 
 
 def version_of(meta: Mapping[str, Any]) -> str:

@@ -182,6 +182,7 @@ def _reader(program: str) -> _Reader:
         names = {"tensor": "--tp-size", "pipeline": "--pp-size", "data": "--dp-size"}
         names |= {"context": "--context-length", "model": "--model-path"}
         return _of_arguments("sglang", SGLANG, names, sglang_memory_of)
+    from longboat.engines.extra_arguments import whole_number
     from longboat.engines.llamacpp.adapter import LlamaCppAdapter
     from longboat.engines.llamacpp.flags import text_given
 
@@ -191,7 +192,7 @@ def _reader(program: str) -> _Reader:
         flags=names,
         experts=(),
         text=text_given,
-        number_in=lambda text: int(text) if text.isdecimal() else None,
+        number_in=whole_number,
         memory=lambda args, _: LlamaCppAdapter().memory(args, "cuda"),
     )
 
@@ -264,7 +265,7 @@ def _of_slots(reader: _Reader, args: Sequence[str], context: int, given: EngineM
 def _whole(reader: _Reader, flag: str, args: Sequence[str]) -> int:
     text = reader.text(flag, args)
     number = reader.number_in(text) if text else 0
-    if number is None:
+    if number is None or number < 0:
         raise UserInputError(f"{flag} {text!r} is not a whole number", hint=f"{flag} {EXAMPLES.get(flag, 8)}")
     return number
 
