@@ -1,4 +1,4 @@
-"""Reads what an engine says of its models at ``/v1/models``: their names, and the tokens that a request may have. Pure."""
+"""Reads what an engine lists at ``/v1/models``: names, and how many tokens a request may have. Pure."""
 
 from __future__ import annotations
 
