@@ -29,7 +29,8 @@ class Engine:
         head = await reader.readuntil(b"\r\n\r\n")
         self.num_asked += b"/health" in head
         if self.status == 200 and b"/v1/models" in head and self.names is not None:
-            writer.write(b"HTTP/1.1 200 X\r\n\r\n" + json.dumps({"data": [{"id": n} for n in self.names]}).encode())
+            cards = [{"id": name, "max_model_len": 4096} for name in self.names]
+            writer.write(b"HTTP/1.1 200 X\r\n\r\n" + json.dumps({"data": cards}).encode())
         elif self.status is not None:
             writer.write(b"HTTP/1.1 %d X\r\n\r\n" % self.status)
         else:
@@ -113,6 +114,7 @@ async def test_an_engine_that_lists_other_models_is_ready_with_a_doubt(
     await watch.begin([one.endpoint()], QUICK)
     (seen,) = watch.watched
     assert (seen.state, seen.doubt) == ("ready", doubt)
+    assert watch.endpoints()[0].context_tokens == (4096 if "m" in (names or ()) else 0)
 
 
 async def test_late_answers_in_a_row_count_as_down(engine: Make, watch: UpstreamWatch, told: Told) -> None:

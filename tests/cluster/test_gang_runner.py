@@ -28,7 +28,7 @@ SHAPE = GangShape(tensor=1, pipeline=2, num_nodes=2, resources=RankResources())
 
 
 class Engine(http.server.BaseHTTPRequestHandler):
-    """Answers every completion with 200, and says it is idle."""
+    """Answers every completion with 200, says it is idle, and lists its model."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -38,6 +38,8 @@ class Engine(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
+        if self.path == "/v1/models":
+            self.wfile.write(b'{"data": [{"id": "tiny", "max_model_len": 4096}]}')
 
     def log_message(self, *args: object) -> None:
         pass
@@ -141,6 +143,7 @@ async def test_a_gang_is_ready_after_a_token_came_back(engine_port: int) -> None
     await asyncio.sleep(0.05)
     last = controller.heard[-1]
     assert last.state.phase is Phase.READY
+    assert last.context_tokens == 4096, "as the engine says"
     assert last.state.url == f"http://127.0.0.1:{engine_port}"
     assert last.api_key
     assert [rank.pid for rank in last.state.ranks] == [100, 101]

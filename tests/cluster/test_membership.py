@@ -62,12 +62,13 @@ def test_a_draining_replica_keeps_what_it_has_until_that_is_to_move() -> None:
 def test_an_endpoint_says_how_it_resumes_and_where_it_is_heard() -> None:
     membership = Membership()
     said = announcement("a")
-    membership.hear(dataclasses.replace(said, beats="10.0.0.1:7"), 0.0)
+    membership.hear(dataclasses.replace(said, beats="10.0.0.1:7", context_tokens=4096), 0.0)
     (before,) = membership.table(["tiny"], 0.0).endpoints
     proved = dataclasses.replace(said.state, resume=ResumeLevel.CARRIED, revision="abc")
     membership.hear(dataclasses.replace(said, state=proved, beats="10.0.0.1:7"), 1.0)
     table = membership.table(["tiny"], 1.0)
     (after,) = table.endpoints
+    assert (before.context_tokens, after.context_tokens) == (4096, 0), "the newest announcement counts"
     assert (before.resume, before.beats) == (ResumeLevel.NONE, "10.0.0.1:7")
     assert (after.resume, after.revision, after.key) == (ResumeLevel.CARRIED, "abc", before.key)
     assert table.version == 2, "gateways are told of a proof that came late"

@@ -10,7 +10,7 @@ from fake_upstream import OK_JSON, Seen
 from gateway_lab import config, endpoint, keyed, table
 
 from longboat import __version__
-from longboat.core.policy import TenantPolicy
+from longboat.core.policy import Alias, Policy, TenantPolicy, WeightedPool
 from longboat.gateway.process.server import Gateway
 
 
@@ -101,3 +101,17 @@ async def test_tokenizer_info_of_a_model_that_the_key_does_not_allow(make_gatewa
     refused = await client.get("/tokenizer_info?model=tiny", line)
     assert (refused.status, refused.code) == (404, "model_not_found")
     assert (await client.get("/tokenizer_info?model=tiny")).status == 401
+
+
+async def test_a_model_is_listed_with_the_context_that_all_its_replicas_have(make_gateway: Any, connect: Any) -> None:
+    url = "http://127.0.0.1:1"
+    replicas = [endpoint(url, f"r{at}", context_tokens=tokens) for at, tokens in enumerate((4096, 2048, 0))]
+    other = endpoint(url, "o", "other")
+    policy = Policy(aliases=(Alias(name="gpt", pools=(WeightedPool(model="tiny"), WeightedPool(model="other"))),))
+    gateway = await make_gateway(url, policy=policy)
+    gateway.state.table.offer("e", table(*replicas, other, version=2, models=("tiny", "other")))
+    client = await connect(gateway)
+    cards = (await client.get("/v1/models")).json()["data"]
+    assert {card["id"]: card.get("max_model_len") for card in cards} == {"tiny": 2048, "other": None, "gpt": 2048}
+    assert "max_model_len" not in cards[1], "an engine that does not say it gets no number, not even null"
+    assert (await client.get("/v1/models/tiny")).json()["max_model_len"] == 2048

@@ -85,7 +85,7 @@ async def test_absolute_form_and_trailing_slash_list_the_models(make_gateway: An
         assert (response.status, [m["id"] for m in response.json()["data"]]) == (200, ["tiny"])
 
 
-async def test_azures_deployment_is_the_model_where_the_body_names_none(
+async def test_azures_deployment_is_the_model_whatever_the_body_names(
     make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:
     upstream = await make_upstream()
@@ -96,10 +96,10 @@ async def test_azures_deployment_is_the_model_where_the_body_names_none(
             assert (await client.post(body, target)).status == 200
             assert upstream.seen[-1].head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
             assert json.loads(upstream.seen[-1].body) == {"model": "tiny", **body}
-    for nothing in (None, ""):
-        assert (await client.post({"user": "u", "model": nothing, "messages": []}, target)).status == 200
+    for named in (None, "", "gpt-5", "other"):
+        assert (await client.post({"user": "u", "model": named, "messages": []}, target)).status == 200
         assert json.loads(upstream.seen[-1].body) == {"user": "u", "model": "tiny", "messages": []}
-    other = await client.post({"model": "other"}, target)
+    other = await client.post({"model": "tiny"}, target.replace("tiny", "other"))
     assert (other.status, other.code) == (404, "model_not_found")
 
 
@@ -118,6 +118,10 @@ async def test_azures_deployment_names_the_model_of_a_form(make_upstream: Any, m
     client.send(head.replace(str(len(body)), str(len(empty))).encode() + empty)
     assert (await client.response()).status == 200
     assert upstream.seen[1].body.count(b'name="model"') == upstream.seen[1].body.count(b"\r\ntiny\r\n") == 1
+    another = empty.replace(b"\r\n\r\n\r\n", b"\r\n\r\nother\r\n", 1)
+    client.send(head.replace(str(len(body)), str(len(another))).encode() + another)
+    assert (await client.response()).status == 200
+    assert upstream.seen[2].body == upstream.seen[1].body
 
 
 async def test_azures_key_opens_azures_paths(make_upstream: Any, make_gateway: Any, connect: Any) -> None:

@@ -478,3 +478,28 @@ async def test_engine_that_dies_behind_the_last_event_takes_nothing_away(make_up
     answer = await client.post({"model": "tiny", "messages": [], "stream": True})
     assert answer.complete and answer.body.endswith(b"data: [DONE]\n\n") and b"error" not in answer.body
     assert settled(gateway).metrics.snapshot()["series"][0]["outcomes"] == {"ok": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "report"),
+    [
+        ("/v1/messages", b'event: error\ndata: {"type":"error","error":{"type":"%b","message":"too long"}}\n\n'),
+        ("/v1/chat/completions", b'data: {"error": {"message": "too long", "type": "%b", "code": 0}}\n\n'),
+    ],
+)
+async def test_a_report_that_the_request_is_at_fault_reaches_the_client(
+    path: str, report: bytes, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    kinds = [b"invalid_request_error", b"api_error", b"api_error", b"invalid_request_error"]
+
+    async def serve(seen: Seen) -> None:
+        await seen.send(STREAM_HEAD[:-2] + b"x-longboat-journal: 1\r\n\r\n" + chunk(report % kinds.pop(0)) + chunk(b""))
+
+    upstream = await make_upstream(serve)
+    gateway = await make_gateway(policy=UNSEEDED)
+    gateway.state.offer_table("f", table(endpoint(upstream, resume=ResumeLevel.CARRIED, revision="v")))
+    client = await connect(gateway)
+    for num_seen in (1, 4):  # another error is the engine's own: others are tried
+        response = await client.post({**CHAT, "model": "tiny", "stream": True, "max_tokens": 5}, path)
+        assert (response.status, len(upstream.seen)) == (200, num_seen)
+        assert b"too long" in response.body

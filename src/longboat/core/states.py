@@ -151,6 +151,7 @@ class Endpoint:
     moving: bool = False
     adapters: Mapping[str, str] = field(default_factory=dict)  # adapter that it serves → revision of its contents
     adapters_held: int = 0  # adapters that its engine keeps in memory at most
+    context_tokens: int = 0  # tokens that a request may have, prompt and response together; 0: the engine does not say
 
     @property
     def key(self) -> str:

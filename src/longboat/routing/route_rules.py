@@ -72,6 +72,11 @@ class RuleBook:
         aliases = {name for name, canary in self.canaries.items() if canary.pools}
         return tuple(sorted(self.models | aliases))
 
+    def behind(self, name: str) -> tuple[str, ...]:
+        """Return the models to which a name leads: those of an alias, which hides a model of the same name."""
+        canary = self.canaries.get(name)
+        return (name,) if canary is None else tuple([model for model, _weight in canary.pools])
+
 
 class HeadRoutes:
     """The routes of all requests that share one head: what its tenant and headers decide is decided once for each name.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from longboat.core.states import Endpoint
+from longboat.engines.listed_models import listed_models
 from longboat.gateway.http.message import ask
 from longboat.gateway.upstreams.health import LateError, is_there
 from longboat.spec.files.standalone_gateway import HealthSpec
 
 __all__ = ("UpstreamWatch", "Watched")
 
-MAX_LISTED = 100
 LATE_IN_A_ROW = 3
 """A busy engine answers late; one that is late so often counts as down."""
 
@@ -26,7 +25,8 @@ class Watched:
     endpoint: Endpoint
     problem: str | None = None
     num_late: int = 0
-    listed: tuple[str, ...] = ()  # the models that it lists; empty where it does not say
+    # the models that it lists, with the tokens of their contexts; empty where it does not say
+    listed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_ready(self) -> bool:
@@ -37,12 +37,17 @@ class Watched:
         """For people: ready, down, or not known yet."""
         return "ready" if self.is_ready else "unknown" if self.problem is None else "down"
 
+    def as_endpoint(self) -> Endpoint:
+        """Return the endpoint as gateways get it."""
+        context_tokens = self.listed.get(self.endpoint.model, 0)
+        return replace(self.endpoint, ready=self.is_ready, context_tokens=context_tokens)
+
     @property
     def doubt(self) -> str:
         """Why it is down, or why requests may fail although it is ready. Some engines take any name of a model."""
         if self.problem or not self.listed or self.endpoint.model in self.listed:
             return self.problem or ""
-        return f"it lists {', '.join(self.listed[:3])}, not {self.endpoint.model}"
+        return f"it lists {', '.join(list(self.listed)[:3])}, not {self.endpoint.model}"
 
 
 class UpstreamWatch:
@@ -61,7 +66,7 @@ class UpstreamWatch:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints as gateways get them."""
-        return tuple(replace(engine.endpoint, ready=engine.is_ready) for engine in self.watched)
+        return tuple(engine.as_endpoint() for engine in self.watched)
 
     async def begin(self, endpoints: Iterable[Endpoint], health: HealthSpec) -> None:
         """Look at all engines once without calling ``on_change``, and keep looking from then on."""
@@ -116,13 +121,13 @@ class UpstreamWatch:
         engine.problem = problem
 
 
-async def _listed(endpoint: Endpoint, timeout_s: float) -> tuple[str, ...]:
-    """Ask an engine for the names of its models; an engine that does not say has none."""
+async def _listed(endpoint: Endpoint, timeout_s: float) -> Mapping[str, int]:
+    """Ask an engine for its models; an engine that does not say has none."""
     try:
         answer = await ask(endpoint.url, "/v1/models", api_key=endpoint.api_key, timeout_s=timeout_s)
-        return tuple(str(model["id"]) for model in json.loads(answer.body)["data"][:MAX_LISTED])
-    except (OSError, ValueError, TypeError, KeyError):
-        return ()
+    except (OSError, ValueError):
+        return {}
+    return listed_models(answer.body)
 
 
 def _key(endpoint: Endpoint) -> str:

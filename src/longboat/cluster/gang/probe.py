@@ -1,4 +1,4 @@
-"""Whether an engine serves: it is asked for a token until it makes one."""
+"""Questions to an engine that starts: it is asked for a token until it makes one, then for its context."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from collections.abc import Callable
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import Probe
+from longboat.engines.listed_models import listed_models
 from longboat.gateway.http.message import ask
 
-__all__ = ("wait_for_token",)
+__all__ = ("context_tokens", "wait_for_token")
 
 CONNECT_EVERY_S = 0.05
 ANSWERED_EVERY_S = 0.5
 FINAL = (400, 401, 403, 422)
+LIST_TIMEOUT_S = 5.0
 REFUSED_S = 30.0
 """An engine that refuses the readiness request itself for this long will never be ready."""
 
@@ -60,3 +62,12 @@ async def wait_for_token(
                     said, hint="does the engine serve this model for completions? longboat logs shows more"
                 )
         await asyncio.sleep(pause_s)
+
+
+async def context_tokens(url: str, api_key: str, model: str) -> int:
+    """Return the tokens that a request to this model may have, as its engine says; 0 where it does not say."""
+    try:
+        answer = await ask(url, "/v1/models", api_key=api_key, timeout_s=LIST_TIMEOUT_S)
+    except (OSError, ValueError):
+        return 0
+    return listed_models(answer.body).get(model, 0)

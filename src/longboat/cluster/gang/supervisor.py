@@ -15,7 +15,7 @@ from longboat.cluster.gang.drain_tracker import DRAIN_S
 from longboat.cluster.gang.engine_metrics import EngineMetrics
 from longboat.cluster.gang.gang import Gang
 from longboat.cluster.gang.phases import PhaseClock, outlasted
-from longboat.cluster.gang.probe import wait_for_token
+from longboat.cluster.gang.probe import context_tokens, wait_for_token
 from longboat.cluster.gang.resume_prover import ProofMemory, ResumeProver
 from longboat.cluster.protocol.announcer import Announcer
 from longboat.cluster.protocol.messages import Announcement, RankLoss, Verdict
@@ -79,6 +79,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         self._metrics = EngineMetrics(self._gang, self._adapter)
         self._adapters = AdapterKeeper(self._gang, self._announcer.change) if model.adapters is not None else None
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
+        self._context_tokens = 0  # as in ``Endpoint``
         self._start_s: float | None = None  # longest start of the engine; None: not known yet
         self._leaving = False
         self._leave_by_s = 0.0
@@ -166,6 +167,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         """Wait until a token or an embedding came, and a moment longer for the engine to prove how it resumes."""
         url = self._gang.url
         await wait_for_token(url, probe, api_key, on_refusal=self._note)
+        self._context_tokens = await context_tokens(url, api_key, self._model.name)
         if self._adapters is not None:
             self._tasks.append(asyncio.create_task(self._adapters.run()))
             await self._adapters.wait_first()
@@ -294,6 +296,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             slot=self._slot(),
             capacity=self._adapter.capacity(plan) if plan else None,
             adapters_held=self._model.adapters.held if self._model.adapters is not None else 0,
+            context_tokens=self._context_tokens,
             beats=self._gang.beats,
             api_key=self._identity.api_key,
             log_tail=self._log_tail,

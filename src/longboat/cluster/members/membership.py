@@ -158,8 +158,8 @@ def _row(announcement: Announcement) -> tuple[object, ...]:
     state, first = announcement.state, announcement.state.ranks[:1]
     return (
         *(state.model, state.generation, state.phase, state.url, state.digest, state.resume, state.revision),
-        *(state.adapters, announcement.adapters_held, announcement.capacity, announcement.beats),
-        *(announcement.api_key, announcement.slot, [rank.node_id for rank in first]),
+        *(state.adapters, announcement.adapters_held, announcement.capacity, announcement.context_tokens),
+        *(announcement.beats, announcement.api_key, announcement.slot, [rank.node_id for rank in first]),
     )
 
 
@@ -181,6 +181,7 @@ def _endpoint(member: Member, moving: Container[str], relays: RelayView) -> Endp
         relay=relays.by_node.get(state.ranks[0].node_id, "") if state.ranks and announcement.beats else "",
         adapters=state.adapters,
         adapters_held=announcement.adapters_held,
+        context_tokens=announcement.context_tokens,
     )
     if made.relay and made.ready and made.key in relays.unwell:
         made = dataclasses.replace(made, ready=False, unwell=True)

@@ -82,6 +82,7 @@ class Announcement:
     api_key: str = field(default="", repr=False)  # of the engine
     log_tail: tuple[str, ...] = ()
     every_s: float = 1.0  # seconds until the supervisor announces its gang again, where nothing changes before
+    context_tokens: int = 0  # tokens that a request may have; 0: the engine does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

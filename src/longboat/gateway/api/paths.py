@@ -82,7 +82,7 @@ def _azure_path(path: bytes) -> tuple[bytes, bytes]:
 
 
 def with_deployment(request: Request, *, is_form: bool) -> bytes:
-    """Return the body with the model of the path as its field ``model``, in place of one that names none.
+    """Return the body with the model of the path as its field ``model``, in place of what the body names.
 
     Raises BodyError: it is not a form.
     """

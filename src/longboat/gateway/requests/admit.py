@@ -143,10 +143,14 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
 
 
 def _facts(request: Request, plan: HeadPlan) -> Facts:
+    """Read the body. A model that the path names replaces the body's, as Azure does it."""
+    deployment = request.noted.get(DEPLOYMENT)
     try:
-        return _read(request, plan)
+        facts = _read(request, plan)
+        if deployment is None or facts.model.encode() == deployment:
+            return facts
     except BodyError as error:
-        if error.code != "model_missing" or DEPLOYMENT not in request.noted:
+        if error.code != "model_missing" or deployment is None:
             raise
     request.pieces = [with_deployment(request, is_form=plan.api.body is BodyKind.FORM)]
     return _read(request, plan)

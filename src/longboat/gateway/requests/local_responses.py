@@ -101,6 +101,15 @@ def _models(state: GatewayState, tenant: TenantPolicy, path: str) -> tuple[int, 
 
 
 def _model(state: GatewayState, name: str) -> dict[str, Any]:
-    card = {"id": name, "object": "model", "created": state.created_s, "owned_by": "longboat"}
+    card: dict[str, Any] = {"id": name, "object": "model", "created": state.created_s, "owned_by": "longboat"}
+    if context_tokens := _context_tokens(state, name):
+        card["max_model_len"] = context_tokens  # the name that vLLM and SGLang give it
     parent = state.table.adapted_by(name)
     return {**card, "root": name, "parent": parent} if parent else card
+
+
+def _context_tokens(state: GatewayState, name: str) -> int:
+    """Return the tokens that every replica behind the name takes; 0 where no engine says it."""
+    pools = (state.table.pool(model) for model in state.live.rules.behind(name))
+    endpoints = [u.endpoint for pool in pools if pool is not None for u in pool.upstreams]
+    return min((e.context_tokens for e in endpoints if e is not None and e.context_tokens), default=0)

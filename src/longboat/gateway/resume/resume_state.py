@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import TYPE_CHECKING
 
 import orjson
@@ -40,6 +41,9 @@ _ENDS = {
     AnswerKind.RESPONSES_EVENTS: (b"\nevent: response.completed", b"\nevent: response.incomplete"),
 }
 _REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
+_REFUSES = re.compile(rb'"type": ?"(?:invalid_request_error|BadRequestError)"|"code": ?400\b')
+"""Part of a report about the request itself: SGLang refuses a message that is too long in the stream of its answer."""
+
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
 _JOURNAL_LINE = b"x-longboat-journal: 1\r\n"
 _MAX_SEED = 2**31 - 1
@@ -311,6 +315,8 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         """Check events that bring no token: an engine that failed may say so in its stream."""
         for mark in _REPORTS:
             if mark in events:
+                if not self.num_tokens and _REFUSES.search(events) is not None:
+                    return True  # any other engine would say the same
                 self._num_reports += 1
                 if self._num_reports <= _MAX_REPORTS:
                     raise EngineFaultError("report", "it reported an error within its answer")

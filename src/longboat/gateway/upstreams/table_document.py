@@ -30,6 +30,7 @@ _ENDPOINT_KINDS: dict[str, type | tuple[type, ...]] = {
     "moving": bool,
     "adapters": dict,
     "adapters_held": int,
+    "context_tokens": int,
 }
 _LEVELS = frozenset(level.value for level in ResumeLevel)
 _REQUIRED = ("model", "replica", "generation", "url")
