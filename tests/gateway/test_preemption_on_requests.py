@@ -167,3 +167,31 @@ async def test_paused_stream_ends_at_the_replica_that_drains_if_it_is_the_last_o
     gateway.state.offer_table("f", table(leaving, pair[1].endpoint("r1", capacity=1, revision="two"), version=2))
     same(await reader.rest(), whole)
     assert (await urgent).done
+
+
+async def test_stream_that_outlived_its_models_absence_gives_back_the_slot_that_it_had(
+    pair: list[Engine], make_gateway: Any
+) -> None:
+    gateway, fast, slow = await gateway_with(make_gateway, pair, slots=1)
+    whole = await streamed(gateway, PATH, chat(5, 200), slow)
+    reader = Reader(gateway)
+    await reader.ask(PATH, chat(5, 200), slow)
+    await reader.events(5)
+    endpoints = [engine.endpoint(f"r{i}", capacity=1) for i, engine in enumerate(pair)]
+    for version, models in ((2, ("other",)), (3, ("tiny",))):
+        gateway.state.offer_table("f", table(*endpoints[: 2 * version - 4], version=version, models=models))
+    host = next(i for i in (0, 1) if reader.stream.headers["x-longboat-replica"] == f"r{i}")
+    await pair[host].fault("break", after_tokens=30)
+    await reader.events(60)  # the other engine continues it now
+    longer = Reader(gateway)  # it costs more to continue, so the first stream makes room
+    await longer.ask(PATH, {**chat(7, 200), "messages": [{"role": "user", "content": "row " * 500}]}, slow)
+    await longer.events(20)
+    urgent = await asyncio.gather(*(streamed(gateway, PATH, chat(seed, 20), fast) for seed in range(2)))
+    assert all(each.done for each in urgent)
+    same(await reader.rest(), whole)
+    assert (await longer.rest()).done
+    events = timeline(settled(gateway).accounting.recent.get(reader.stream.headers["x-request-id"]))["events"]
+    assert "pause" in [event["event"] for event in events]
+    pool = gateway.state.table.pool("tiny")
+    assert pool is not None
+    assert pool.in_use == 0

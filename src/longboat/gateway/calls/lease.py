@@ -69,6 +69,8 @@ class Lease:
     def pause(self, pool: Pool, now_s: float) -> None:
         """Give back the slot, and hold a place in the queue again, with the answer begun."""
         assert self.ticket is not None
+        if self.pool is not None and self.pool is not pool:  # the model left the table and came back since
+            self.pool.release(self.ticket, now_s)
         pool.pause(self.ticket, now_s)
         self.wait(pool, self.ticket)
         self._is_paused = True
