@@ -42,9 +42,16 @@ def fetched(repository: str, name: str) -> str:
             with _partial(target) as partial:
                 if not target.exists():
                     _fetch(repository, part, partial)
+                    _settle(partial)
                     partial.rename(target)
                     _tag_file(partial).unlink(missing_ok=True)
     return str(folder / name)
+
+
+def _settle(path: Path) -> None:
+    """Write a file to the disk: after a power cut, a name must not stand for a part of it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _hub_home() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -180,6 +181,18 @@ def test_large_answer_counts_only_its_own_usage(document: Any, size: int) -> Non
     body = orjson.dumps(document)
     _, usage = read(AnswerKind.JSON, *(body[at : at + size] for at in range(0, len(body), size)))
     assert usage == KNOWN
+
+
+def test_large_answer_that_comes_at_once_takes_little_memory() -> None:
+    body = b'{"choices": [%b], "usage": {"completion_tokens": 7}}' % b",".join([b'{"token": "a"}'] * 500_000)
+    answer = LargeAnswer()
+    tracemalloc.start()
+    answer.feed(body)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    answer.end()
+    assert answer.usage is not None and answer.usage.completion_tokens == 7
+    assert peak_bytes < len(body)
 
 
 def test_large_answer_of_which_only_the_clients_words_tell_usage_tells_nothing() -> None:

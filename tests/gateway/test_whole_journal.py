@@ -14,6 +14,7 @@ from gateway_lab import RawClient, Response, endpoint, settled, table
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
 from longboat.gateway.process.server import Gateway
+from longboat.gateway.resume.continuation.parts import ContinuationError
 from longboat.gateway.resume.unstreamed_journal import WholeJournal
 
 LONG: Json = {"stream": False, "max_tokens": 256, "temperature": 0}
@@ -177,6 +178,26 @@ def test_steps_that_an_engine_tells_are_no_tokens() -> None:
     assert (journal.num_tokens, journal.engine_steps) == (3, 12)
     journal.feed(b"ps 15\n\n")
     assert (journal.num_tokens, journal.engine_steps, journal.answer) == (3, 15, None)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1 << 20])
+def test_events_in_pieces_of_any_size_are_read_like_whole_ones(size: int) -> None:
+    journal = WholeJournal(2)
+    journal.begins()
+    told = b": ids 0 1,2\n\n: steps 4\n\n: ids 1 3\n: ids 0 4\n\nevent: 200\ndata: %b\n\n" % (b'{"a": "\\n\\n"}' * 50)
+    for at in range(0, len(told), size):
+        journal.feed(told[at : at + size])
+        journal.feed(b"")
+    assert (journal.num_tokens, journal.engine_steps, journal.status) == (4, 4, 200)
+    assert journal.answer == b'{"a": "\\n\\n"}' * 50
+
+
+def test_answer_that_does_not_end_is_nonsense() -> None:
+    journal = WholeJournal(1)
+    journal.begins()
+    with pytest.raises(ContinuationError, match="does not end"):
+        for _ in range(65):
+            journal.feed(b"x" * (1 << 20))
 
 
 async def test_error_behind_tokens_reaches_the_client_as_an_error(make_gateway: Any, make_upstream: Any) -> None:

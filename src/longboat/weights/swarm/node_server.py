@@ -134,7 +134,11 @@ class _Server(ThreadingHTTPServer):
         if not self.node.limit.enter(ENTER_S):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # the machine has no further thread
+            self.node.limit.leave()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection to its end."""
