@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import multiprocessing
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -86,6 +87,20 @@ def test_a_file_is_fetched_once(hub: type[Hub]) -> None:
     assert Path(path).read_bytes() == CONTENT
     assert fetched("org/name-GGUF", "q8.gguf") == path
     assert len(hub.asked) == 1
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[int, int, bool]] = []
+
+    def sync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, found.st_size, any(tmp_path.rglob("q8.gguf"))))
+
+    monkeypatch.setattr("os.fsync", sync)
+    path = Path(fetched("org/name-GGUF", "q8.gguf"))
+    assert synced == [(path.stat().st_ino, len(CONTENT), False)]
 
 
 def test_a_file_lies_among_the_caches_of_the_user(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -63,6 +64,24 @@ def test_more_nodes_than_connections_take_turns_and_pieces(server: NodeServer, c
         for each in clients:
             each.turn(server.at, KEY, TURN)
             assert each.piece(server.at, KEY, 0, len(DATA)) == DATA
+
+
+def test_a_machine_without_a_further_thread_keeps_no_places(
+    server: NodeServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.Thread.start", refuse)
+        for _ in range(PLACES):
+            with pytest.raises(TransferError):
+                client().turn(server.at, KEY, TURN)
+    assert len(refused) >= PLACES
+    client().turn(server.at, KEY, TURN)
 
 
 def test_pieces_leave_places_for_turns(server: NodeServer, client: Client) -> None:

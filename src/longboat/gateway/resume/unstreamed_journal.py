@@ -46,6 +46,7 @@ class WholeJournal:
         "_new",
         "_revision",
         "_tail",
+        "_tail_bytes",
         "answer",
         "carries",
         "engine_steps",
@@ -60,7 +61,8 @@ class WholeJournal:
         self._revision = ""
         self.model = ""  # the name that the present engine is asked for: the model's, or an adapter's
         self._level = ResumeLevel.CARRIED
-        self._tail = b""
+        self._tail: list[bytes] = []  # the beginning of an event, in pieces
+        self._tail_bytes = 0
         self.told = False  # an engine began to tell tokens
         self.carries = False  # the engine was asked to continue another's tokens
         self.engine_steps = -1  # the engine's own count; -1: not known yet
@@ -70,7 +72,7 @@ class WholeJournal:
     def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
         """Return the header lines and the body for an engine, with the tokens that are known so far."""
         self.told = self.carries = False
-        self._tail, self.answer = b"", None
+        self._tail, self._tail_bytes, self.answer = [], 0, None
         self._keep_longer()
         if upstream.resume is ResumeLevel.NONE:
             return b"", body
@@ -96,10 +98,7 @@ class WholeJournal:
 
     def feed(self, data: bytes) -> None:
         """Read any bytes of what the engine tells. :raises ContinuationError: they make no sense"""
-        *events, self._tail = (self._tail + data).split(b"\n\n")
-        if len(self._tail) > _MAX_EVENT_BYTES:
-            raise ContinuationError("an engine's answer does not end")
-        for raw in events:
+        for raw in self._whole_events(data):
             if raw.startswith(STEPS) and raw[len(STEPS) :].isdigit():
                 self.engine_steps = int(raw[len(STEPS) :])
                 continue
@@ -113,6 +112,22 @@ class WholeJournal:
                 if not event.name.isdigit():
                     raise ContinuationError("an engine's answer has no status")
                 self.status, self.answer = int(event.name), event.data
+
+    def _whole_events(self, data: bytes) -> list[bytes]:
+        """Return the events that end with these bytes. Pieces of a large one are joined once, at its end."""
+        tail = self._tail
+        if not data:
+            return []
+        ends = b"\n\n" in data or (bool(tail) and tail[-1].endswith(b"\n") and data.startswith(b"\n"))
+        tail.append(data)
+        self._tail_bytes += len(data)
+        if self._tail_bytes > _MAX_EVENT_BYTES:
+            raise ContinuationError("an engine's answer does not end")
+        if not ends:
+            return []
+        *events, rest = b"".join(tail).split(b"\n\n")
+        self._tail, self._tail_bytes = [rest] if rest else [], len(rest)
+        return events
 
     @property
     def num_tokens(self) -> int:
