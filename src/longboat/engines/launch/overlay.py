@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from longboat.core.errors import EngineError
+from longboat.disk_sync import sync
 from longboat.engines.contract import EngineEnvironment, Overlay
 from longboat.engines.launch.keeper_command import engine_package
 from longboat.engines.registry import adapter_for
@@ -88,9 +89,11 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
     try:
-        for path, contents in files.items():
-            (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
-            (unfinished / path).write_bytes(contents)
+        for name, contents in files.items():
+            (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
+            (unfinished / name).write_bytes(contents)
+        for path in unfinished.rglob("*"):  # after a power cut, the folder must not stand for a part of it
+            sync(path)
         unfinished.chmod(0o755)
         with contextlib.suppress(OSError):  # another caller was faster; the contents are the same
             os.rename(unfinished, folder)
