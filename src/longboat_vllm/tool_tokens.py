@@ -34,6 +34,8 @@ UNSTEADY: Final = frozenset(
 MOST_TOKENS: Final = 2048
 """The most of one delta: each look reads the whole call again, so more would hold the server up."""
 _MARK = "_longboat_tokens"
+_PART: Final = "\N{REPLACEMENT CHARACTER}"
+_MOST_OF_LETTER: Final = 4  # tokens: a letter has at most as many bytes
 _WANTED = ("self", "delta_text", "delta_token_ids", "request", "prompt_token_ids", "finished")
 
 
@@ -74,12 +76,30 @@ def _by_tokens(parse: Any) -> Any:
 
 
 def pieces(tokenizer: Any, ids: Sequence[int], text: str) -> list[str] | None:
-    """Return the text of each token; None where tokens alone do not tell it: parts of a letter, a stop string."""
-    for skip in (False, True):
-        texts = [tokenizer.decode([token], skip_special_tokens=skip) for token in ids]
-        if "".join(texts) == text:
-            return texts
+    """Return the text of each token; None where tokens alone do not tell it: a stop string.
+
+    A letter of several tokens comes with its last one, as a quiet engine sends it. The first tokens may end a letter
+    that began in an earlier delta.
+    """
+    for num_begun in range(min(_MOST_OF_LETTER, len(ids))):
+        for skip in (False, True):
+            texts = _texts(tokenizer, ids[num_begun:], skip)
+            words = "".join(texts)
+            if not num_begun and words == text:
+                return texts
+            if num_begun and len(text) == len(words) + 1 and text.endswith(words) and not text[0].isascii():
+                return [*[""] * (num_begun - 1), text[0], *texts]
     return None
+
+
+def _texts(tokenizer: Any, ids: Sequence[int], skip: bool) -> list[str]:
+    texts, start = [], 0
+    for end in range(1, len(ids) + 1):
+        text = tokenizer.decode(list(ids[start:end]), skip_special_tokens=skip)
+        is_part = text.endswith(_PART) and end - start < _MOST_OF_LETTER
+        texts.append("" if is_part else text)
+        start = start if is_part else end
+    return texts
 
 
 def _joined(messages: list[Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -97,3 +98,20 @@ def test_engine_that_carries_wrongly_is_believed_only_what_it_proved() -> None:
     assert proof.level == ResumeLevel.REPLAY
     assert "carried greedy: the tokens differ from position 3 on" in proof.detail
     assert {case.name: case.passed for case in proof.cases}["replay seeded"]
+
+
+@dataclass
+class _Answer:
+    body: bytes
+    status: int = 200
+
+
+async def test_a_token_that_python_takes_for_the_end_of_a_line_is_part_of_the_text() -> None:
+    async def send(path: str, **_: object) -> _Answer:
+        if path == "/longboat/v1/resume":
+            return _Answer(b'{"carried": true}')
+        words = ("a", "\u2028", "\x85", "b")
+        events = [f': ids 0 {at}\ndata: {{"choices":[{{"text":"{word}"}}]}}\n\n' for at, word in enumerate(words)]
+        return _Answer("".join(events).encode())
+
+    assert (await prove(send, "m", timeout_s=20.0)).level == ResumeLevel.CARRIED

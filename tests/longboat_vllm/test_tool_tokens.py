@@ -34,6 +34,26 @@ def test_text_is_divided_where_its_tokens_tell_it(ids: list[int], text: str, tex
     assert pieces(Tokenizer(), ids, text) == texts
 
 
+class Bytes:
+    """Has one token for each byte."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return bytes(ids).decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "texts"),
+    [
+        ("aé🌊b".encode(), "aé🌊b", ["a", "", "é", "", "", "", "🌊", "b"]),
+        ("a🌊".encode()[:-1], "a", ["a", "", "", ""]),  # the letter ends in the next delta
+        ("🌊b".encode()[1:], "🌊b", ["", "", "🌊", "b"]),  # it began in the one before
+        ("é".encode()[1:] + "é".encode(), "éé", ["é", "", "é"]),
+    ],
+)
+def test_a_letter_of_several_tokens_comes_with_its_last_one(data: bytes, text: str, texts: list[str]) -> None:
+    assert pieces(Bytes(), list(data), text) == texts
+
+
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not ENGINE_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON names no engine environment's Python")

@@ -23,7 +23,10 @@ from vllm.parser.parser_manager import ParserManager  # noqa: E402
 
 from longboat_vllm import tool_tokens  # noqa: E402
 
-ARGUMENTS = json.dumps({"name": "a b  c < d [x] </p>", "n": 12, "crew": ["x", "y z"], "o": {"k": True, "m": None}})
+ARGUMENTS = json.dumps(
+    {"name": "a b  c < d [x] </p>", "n": 12, "crew": ["x", "Zürich 東京 🌊"], "o": {"k": True, "m": None}},
+    ensure_ascii=False,
+)
 DEEPSEEK = (
     "<｜tool▁calls▁begin｜>",
     "<｜tool▁call▁begin｜>",
@@ -59,12 +62,13 @@ def main() -> None:
 
 
 def divided(tokenizer: Any, text: str, rng: random.Random) -> list[tuple[str, list[int]]]:
-    """Divide a text as a busy engine does: several tokens at once, now and then."""
-    ids, deltas = tokenizer.encode(text, add_special_tokens=False), []
-    while ids:
+    """Divide a text as a busy engine does: several tokens at once, now and then. A letter comes with its last token."""
+    ids, deltas, at, told = tokenizer.encode(text, add_special_tokens=False), [], 0, ""
+    while at < len(ids):
         number = rng.choice((1, 2, 3, 4, 7))
-        deltas.append((tokenizer.decode(ids[:number]), ids[:number]))
-        del ids[:number]
+        there = tokenizer.decode(ids[: at + number]).rstrip("\N{REPLACEMENT CHARACTER}")
+        deltas.append((there.removeprefix(told), ids[at : at + number]))
+        at, told = at + number, there
     return deltas
 
 

@@ -167,8 +167,8 @@ async def _answer(
     if response.status != _OK:
         answer.refusal = f"HTTP {response.status}: {text[:200]}"
         return answer
-    for line in text.splitlines():
-        answer.take(line)
+    for line in text.split("\n"):  # JSON may hold what else ends a line for Python, such as U+2028
+        answer.take(line.removesuffix("\r"))
     return answer
 
 

@@ -89,9 +89,11 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
     try:
-        for path, contents in files.items():
-            (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
-            (unfinished / path).write_bytes(contents)
+        for name, contents in files.items():
+            (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
+            (unfinished / name).write_bytes(contents)
+        for path in unfinished.rglob("*"):  # after a power cut, the folder must not stand for a part of it
+            sync(path)
         unfinished.chmod(0o755)
         for written in (*unfinished.rglob("*"), unfinished):  # its name is a promise of its contents
             sync(written)
