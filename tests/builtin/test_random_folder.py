@@ -94,6 +94,14 @@ def test_failed_write_leaves_no_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".x.lock"]
 
 
+def test_all_of_a_model_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: dict[Path, bool] = {}
+    monkeypatch.setattr(random_folder, "sync", lambda path: synced.update({path: path.exists()}))
+    folder = ensure(SMALL, tmp_path)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    assert synced == dict.fromkeys([unfinished, *(unfinished / path.name for path in folder.iterdir())], True)
+
+
 def test_several_writers_make_one_model(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(3) as pool:

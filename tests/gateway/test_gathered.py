@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway_lab import config
 from test_recent import record
@@ -31,8 +30,7 @@ from longboat.gateway.records.recent import RecentRequests
 from longboat.gateway.upstreams.response_affinity import Owner
 
 
-@dataclasses.dataclass
-class Row:
+class Row(NamedTuple):
     day: str
     tenant: str
     model: str

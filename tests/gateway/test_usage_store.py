@@ -188,3 +188,19 @@ async def test_run_flushes_when_it_ends(tmp_path: Path) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert opened(tmp_path / "usage.db").all_totals_today(START_S)["ann"] == 11
+
+
+def test_report_adds_what_is_not_written_to_the_days_that_it_counts_for(tmp_path: Path) -> None:
+    store = opened(tmp_path / "usage.sqlite")
+    for day in range(4):
+        spend(store, now_s=START_S + day * DAY_S)
+        spend(store, "bea", now_s=START_S + day * DAY_S)
+    store.flush()
+    spend(store, "abe", now_s=START_S + 2 * DAY_S, tokens=3)
+    spend(store, "bea", now_s=START_S + 2 * DAY_S, tokens=5)
+    rows = store.report(4, START_S + 3 * DAY_S)
+    days = [day_of(START_S + day * DAY_S) for day in range(4)]
+    others = [(day, tenant, 10) for day in days for tenant in ("ann", "bea")]
+    others[others.index((days[2], "bea", 10))] = (days[2], "bea", 15)
+    assert [(row.day, row.tenant, row.prompt_tokens) for row in rows] == sorted([*others, (days[2], "abe", 3)])
+    assert store.report(4, START_S + 3 * DAY_S) == rows

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from longboat.builtin.safetensors_file import DEVIATION, Tensor, data_bytes, write_random_weights
 from longboat.builtin.shapes import Shape
 from longboat.core.errors import ClusterError
+from longboat.disk_sync import sync
 from longboat.file_lock import FileLock
 
 __all__ = ("ensure_folder", "ensure_random")
@@ -50,30 +52,27 @@ def ensure_folder(
     target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target.parent / f".{target.name}.lock", LOCK_TIMEOUT_S):
         if not target.is_dir():
-            _write(target, tensors, config, seed, files, tokenizer_from, deviation)
+            _check_room(target.parent, data_bytes(tensors))
+            with _begun(target) as unfinished:
+                write_random_weights(unfinished / "model.safetensors", tensors, seed, deviation=deviation)
+                (unfinished / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
+                for file in TOKENIZER_FILES:
+                    shutil.copyfile(tokenizer_from / file, unfinished / file)
+                for file, text in files.items():
+                    (unfinished / file).write_text(text, encoding="utf-8")
     return target
 
 
-def _write(
-    target: Path,
-    tensors: Sequence[Tensor],
-    config: Mapping[str, Any],
-    seed: int,
-    files: Mapping[str, str],
-    tokenizer_from: Path,
-    deviation: float,
-) -> None:
+@contextlib.contextmanager
+def _begun(target: Path) -> Iterator[Path]:
+    """Make a folder that gets the name of ``target`` once all of it is on the disk."""
     unfinished = target.with_name(f".{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # a writer that died left it; this process holds the lock
-    _check_room(target.parent, data_bytes(tensors))
     unfinished.mkdir()
     try:
-        write_random_weights(unfinished / "model.safetensors", tensors, seed, deviation=deviation)
-        (unfinished / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
-        for file in TOKENIZER_FILES:
-            shutil.copyfile(tokenizer_from / file, unfinished / file)
-        for file, text in files.items():
-            (unfinished / file).write_text(text, encoding="utf-8")
+        yield unfinished
+        for written in (*unfinished.iterdir(), unfinished):
+            sync(written)
         unfinished.rename(target)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -26,7 +26,7 @@ LOOK_EVERY_S = 0.125
 _MAX_BEHIND_BYTES = 256 * 1024
 
 
-class Relay:
+class Relay(LineServer["_Pace"]):
     """A TCP server of judgements. ``key`` is what its listeners must have; gateways get it with their table."""
 
     def __init__(self, address: str, limits: LivenessLimits = RELAYED, clock: Clock = WALL) -> None:
@@ -40,22 +40,11 @@ class Relay:
         self.is_assigned = False  # it knows which gangs are its own; before that, it has nothing to say
         self._ears: dict[str, _Ear] = {}  # key of the endpoint → what is heard of it
         self._judgements = Judgements()
-        self._server: LineServer[_Pace] = LineServer(
-            listening, self, every_s=LOOK_EVERY_S, max_behind_bytes=_MAX_BEHIND_BYTES
-        )
-
-    @property
-    def num_clients(self) -> int:
-        """Return the number of clients that get lines."""
-        return self._server.num_clients
-
-    async def open(self) -> None:
-        """Begin to listen to gangs and to tell gateways."""
-        await self._server.open()
+        super().__init__(listening, self, every_s=LOOK_EVERY_S, max_behind_bytes=_MAX_BEHIND_BYTES)
 
     def close(self) -> None:
         """Stop, and cut all listeners off."""
-        self._server.close()
+        super().close()
         for ear in self._ears.values():
             ear.close()
 
@@ -87,7 +76,7 @@ class Relay:
         """Judge all gangs, and tell gateways what changed."""
         now_s = self._clock.monotonic_s()
         line = self._judgements.differ({key: ear.judge(now_s) for key, ear in self._ears.items()})
-        self._server.send(lambda pace: pace.line(line))
+        self.send(lambda pace: pace.line(line))
 
 
 class _Pace:

@@ -15,28 +15,13 @@ __all__ = ("BeatDoor",)
 _MAX_BEHIND_BYTES = 16384
 
 
-class BeatDoor:
+class BeatDoor(LineServer[bool]):
     """Sends what ``tell()`` returns to all clients. ``tell`` is called once a beat, however many clients there are."""
 
     def __init__(self, listening: socket.socket, word: bytes, tell: Callable[[], Beat]) -> None:
         self._word = word
         self._tell = tell
-        self._server: LineServer[bool] = LineServer(
-            listening, self, every_s=BEAT_EVERY_S, max_behind_bytes=_MAX_BEHIND_BYTES
-        )
-
-    @property
-    def num_clients(self) -> int:
-        """Return the number of clients that get lines."""
-        return self._server.num_clients
-
-    async def open(self) -> None:
-        """Begin to send heartbeats."""
-        await self._server.open()
-
-    def close(self) -> None:
-        """Stop, and cut all clients off."""
-        self._server.close()
+        super().__init__(listening, self, every_s=BEAT_EVERY_S, max_behind_bytes=_MAX_BEHIND_BYTES)
 
     def welcome(self, greeting: bytes) -> tuple[bool, bytes] | None:
         """Return the newest heartbeat for a client that knows the word; the server keeps nothing else of it."""
@@ -45,4 +30,4 @@ class BeatDoor:
     def turn(self) -> None:
         """Send one heartbeat to all clients."""
         line = encode_beat(self._tell())
-        self._server.send(lambda _: line)
+        self.send(lambda _: line)

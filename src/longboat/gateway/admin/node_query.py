@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -89,17 +88,17 @@ class UsageQuery(Query, frozen=True, tag="usage"):
     def local(self, state: ObservedState) -> Reply:
         rows = state.usage.report(self.days, state.clock.unix_s(), self.tenant)
         shared = state.config.state_folder is not None
-        names = [field.name for field in dataclasses.fields(rows[0])] if rows else []
-        days = [{name: getattr(row, name) for name in names} for row in rows]
-        return {"days": days, "limits": daily_limits(state.live.policy), "shared": shared}
+        return {"days": [row._asdict() for row in rows], "limits": daily_limits(state.live.policy), "shared": shared}
 
     def joined(self, replies: Sequence[Reply]) -> Reply:
         """Take the largest count of a shared file, which lacks only what others added in the last second; else add."""
         shared = any(reply["shared"] for reply in replies)
         rows: dict[tuple[str, ...], Reply] = {}
         for row in (row for reply in replies for row in reply["days"]):
-            key = tuple(row[name] for name in _USAGE_KEYS)
-            rows[key] = _joined_row(rows[key], row, shared=shared) if key in rows else row
+            key = row["day"], row["tenant"], row["model"]
+            other = rows.setdefault(key, row)
+            if other is not row and not (shared and other == row):
+                rows[key] = _joined_row(other, row, shared=shared)
         limits = replies[0]["limits"] if replies else []
         return {"days": [rows[key] for key in sorted(rows)], "limits": limits, "shared": shared}
 

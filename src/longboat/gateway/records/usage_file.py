@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 __all__ = ("Counts", "Key", "UsageFile")
 
@@ -32,7 +33,7 @@ INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, m
 """
 _ADDED_LATER = ("sent", "cost_nanos")
 """Columns that files of version 1 do not have."""
-_SINCE = "SELECT * FROM usage WHERE day >= ?1 AND (?2 IS NULL OR tenant = ?2)"
+_SINCE = "SELECT * FROM usage WHERE day >= ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY day, tenant, model"
 
 Key = tuple[str, str, str]  # day, tenant, model
 Counts = list[int]  # requests, prompt, completion, cached tokens; sent outside, cost in billionths
@@ -73,10 +74,10 @@ class UsageFile:
                 connection.execute("ROLLBACK")
             raise
 
-    def rows_since(self, first_day: str, tenant: str | None) -> dict[Key, Counts]:
-        """Read the rows of a day and of those after it. tenant: None: of all"""
+    def rows_since(self, first_day: str, tenant: str | None) -> list[tuple[Any, ...]]:
+        """Read the rows of a day and of those after it, by day, tenant and model. tenant: None: of all"""
         with closing(self._connected().execute(_SINCE, (first_day, tenant))) as cursor:
-            return {row[:3]: list(row[3:]) for row in cursor}
+            return cursor.fetchall()
 
     def close(self) -> None:
         if self._connection is not None:

@@ -7,8 +7,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from longboat.core.errors import UserInputError
 from longboat.gateway.records.usage_file import Counts, Key, UsageFile
@@ -22,8 +22,7 @@ FLUSH_S = 1.0
 _DAY_S = 86_400
 
 
-@dataclass(frozen=True)
-class UsageRow:
+class UsageRow(NamedTuple):
     """What one tenant used of one model on one day."""
 
     # such as ``2026-11-21`` (UTC)
@@ -153,11 +152,14 @@ class UsageStore:
         """
         first = day_of(now_s - (days - 1) * _DAY_S)
         with self._file_lock:
-            rows = self._written(first, tenant)
+            written = self._written(first, tenant)
             with self._added_lock:
-                new = ((key, counts) for key, counts in self._added.items() if key[0] >= first)
-                _merge(rows, ((key, counts) for key, counts in new if tenant in (None, key[1])))
-        return [UsageRow(*key, *counts) for key, counts in sorted(rows.items())]
+                added = {
+                    key: counts[:]
+                    for key, counts in self._added.items()
+                    if key[0] >= first and tenant in (None, key[1])
+                }
+        return [UsageRow._make(row) for row in _with_added(written, added)]
 
     def close(self) -> None:
         """Flush and close."""
@@ -171,14 +173,14 @@ class UsageStore:
         self._day_starts_s = now_s // _DAY_S * _DAY_S
         self._day_ends_s = self._day_starts_s + _DAY_S
 
-    def _written(self, first_day: str, tenant: str | None) -> dict[Key, Counts]:
+    def _written(self, first_day: str, tenant: str | None) -> list[tuple[Any, ...]]:
         if self._file is None:
-            return {}
+            return []
         try:
             return self._file.rows_since(first_day, tenant)
         except (sqlite3.Error, OSError) as error:
             self._failed(self._file, error)
-            return {}
+            return []
 
     def _failed(self, file: UsageFile, error: Exception) -> None:
         file.close()
@@ -190,6 +192,15 @@ class UsageStore:
         if self.problem:
             log.warning("the usage file %s is written again", file.path)
         self.problem = None
+
+
+def _with_added(written: list[tuple[Any, ...]], added: dict[Key, Counts]) -> list[tuple[Any, ...]]:
+    """Add to the rows of a file, which may be many: those before the first day of what is added stay as they are."""
+    if not added:
+        return written
+    first = min(added)[0]
+    _merge(added, ((row[:3], list(row[3:])) for row in written if row[0] >= first))
+    return [*(row for row in written if row[0] < first), *((*key, *counts) for key, counts in sorted(added.items()))]
 
 
 def _merge(into: dict[Key, Counts], more: Iterable[tuple[Key, Counts]]) -> None:
