@@ -21,8 +21,9 @@ _SWITCHED_OFF = "--enable-scale-out"
 
 _TOO_LONG = re.compile(r"(maximum|model's|available) context (length|size)")
 """Part of what vLLM, SGLang and llama.cpp say of a prompt that is too long for the model."""
-_ANTHROPICS = ("prompt is too long", "invalid_request_error")
-"""What Anthropic's API says of such a prompt, by which clients know it; the type of an error that is the client's."""
+_ANTHROPICS = "prompt is too long"
+"""What Anthropic's API says of such a prompt, by which clients know it."""
+_ANTHROPIC_TYPES = ("invalid_request_error", "not_found_error")
 _CONTEXT = "context_length_exceeded"
 
 
@@ -35,7 +36,7 @@ def engine_refusal(call: Call, status: int, body: bytes) -> Refusal | None:
         return _not_offered(call) if _SWITCHED_OFF.encode() in body else _locked_out(call, status)
     if status in (404, 405) and _message(body).strip(". ").lower() in _LACKING:
         return _not_offered(call)
-    return _bad_request(call.api.style, status, body) if status in (400, 422) else None
+    return _bad_request(call.api.style, status, body) if status in (400, 404, 422) else None
 
 
 def late_refusal(status: int, body: bytes, retry_after_s: int | None) -> Refusal:
@@ -52,29 +53,33 @@ def late_refusal(status: int, body: bytes, retry_after_s: int | None) -> Refusal
 def _bad_request(style: ErrorStyle, status: int, body: bytes) -> Refusal | None:
     """Return an error of the request as clients of its API know it; None where the engine says it in this way."""
     document, message = _document(body), _message(body)
-    error = document.get("error")
-    if not message or type(error) is not dict:
+    error = _error(document)
+    if not message or not error:
         return None
     kind, code, param = error.get("type"), error.get("code"), error.get("param")
     is_too_long = _TOO_LONG.search(message) is not None
     if style is ErrorStyle.ANTHROPIC:
-        words, own_kind = _ANTHROPICS
-        if is_too_long and words not in message:
-            message = f"{words}: {message}"
-        elif document.get("type") == "error" and kind == own_kind:
+        if is_too_long and _ANTHROPICS not in message:
+            message = f"{_ANTHROPICS}: {message}"
+        elif document.get("type") == "error" and kind in _ANTHROPIC_TYPES:
             return None
-    elif not is_too_long or code == _CONTEXT:
+    elif error is not document and (not is_too_long or code == _CONTEXT):
         return None
     code = _CONTEXT if is_too_long else "engine_refused"
     return Refusal(status=status, message=message, code=code, param=param if type(param) is str else None)
 
 
 def _message(body: bytes) -> str:
-    """Return the message of an error in FastAPI's, OpenAI's or Anthropic's shape; empty for any other body."""
+    """Return the message of an error in FastAPI's shape or an API's; empty for any other body."""
     document = _document(body)
-    error = document.get("error")
-    found = error.get("message") if type(error) is dict else document.get("detail")
+    found = _error(document).get("message", document.get("detail"))
     return found if type(found) is str else ""
+
+
+def _error(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the error in a document. SGLang's has no object around it: OpenAI's client in JavaScript reads nothing."""
+    error = document if document.get("object") == "error" else document.get("error")
+    return error if type(error) is dict else {}
 
 
 def _document(body: bytes) -> dict[str, Any]:
