@@ -96,6 +96,105 @@ async def test_other_errors_are_passed_on(
     assert (response.status, response.body.decode()) == (status, body)
 
 
+VLLM = {
+    "message": "This model's maximum context length is 8 tokens. However, …",
+    "type": "BadRequestError",
+    "code": 400,
+}
+TOO_LONG = (
+    {"error": {**VLLM, "param": "input_text"}},
+    {
+        "error": {
+            "message": "Requested token count exceeds the model's maximum context length of 8 tokens.",
+            "code": 400,
+        }
+    },
+    {"error": {"message": "request (9 tokens) exceeds the available context size (8 tokens)", "n_ctx": 8}},
+)
+
+
+@pytest.mark.parametrize("document", TOO_LONG)
+async def test_a_prompt_that_is_too_long_has_the_code_that_clients_know(
+    document: dict[str, Any], make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    client = await connect(await make_gateway(await make_upstream(answering(400, json.dumps(document)))))
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
+        response = await client.post({"model": "tiny"}, path)
+        error = response.json()["error"]
+        assert (response.status, error["code"], error["type"]) == (
+            400,
+            "context_length_exceeded",
+            "invalid_request_error",
+        )
+        assert (error["message"], error["param"]) == (document["error"]["message"], document["error"].get("param"))
+    error = (await client.post({"model": "tiny", "max_tokens": 1}, "/v1/messages")).json()["error"]
+    assert error["message"] == f"prompt is too long: {document['error']['message']}"
+
+
+FLAT = {"object": "error", "type": "BadRequestError", "code": 400}
+"""An error of SGLang, but for its message."""
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+async def test_an_error_without_an_object_around_it_gets_one(
+    status: int, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    document = {**FLAT, "message": "temperature must be …", "param": "temperature"}
+    client = await connect(await make_gateway(await make_upstream(answering(status, json.dumps(document)))))
+    response = await client.post({"model": "tiny"})
+    error = response.json()["error"]
+    assert (response.status, error["message"], error["param"]) == (status, "temperature must be …", "temperature")
+    assert error["code"] == "engine_refused"
+
+
+async def test_a_prompt_that_is_too_long_for_sglang_has_the_code_too(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    document = {**FLAT, "message": "The input (9 tokens) is longer than the model's context length (8 tokens)."}
+    client = await connect(await make_gateway(await make_upstream(answering(400, json.dumps(document)))))
+    response = await client.post({"model": "tiny"})
+    assert (response.status, response.code) == (400, "context_length_exceeded")
+    assert response.json()["error"]["message"] == document["message"]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"error": {"message": "1 validation error", "type": "Bad Request", "param": None, "code": 400}},
+        {"type": "error", "error": {"message": "1 validation error", "type": "BadRequestError"}},
+    ],
+)
+async def test_errors_of_messages_have_anthropics_shape(
+    document: dict[str, Any], status: int, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    client = await connect(await make_gateway(await make_upstream(answering(status, json.dumps(document)))))
+    response = await client.post({"model": "tiny", "max_tokens": 1}, "/v1/messages")
+    told = {"type": "invalid_request_error", "message": "1 validation error"}
+    assert response.status == status
+    assert response.json() == {"type": "error", "error": told, "request_id": response.headers["x-request-id"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/v1/chat/completions", {**VLLM, "code": "context_length_exceeded"}),
+        (
+            "/v1/messages",
+            {"type": "invalid_request_error", "message": "prompt is too long: the model's context length"},
+        ),
+        ("/v1/messages", {"type": "invalid_request_error", "message": "max_tokens: Field required"}),
+        ("/v1/messages", {"type": "not_found_error", "message": "model: x"}),
+    ],
+)
+async def test_errors_in_the_words_of_the_api_keep_their_bytes(
+    path: str, error: dict[str, Any], make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    body = json.dumps({"type": "error", "error": error, "request_id": "the engine's"})
+    client = await connect(await make_gateway(await make_upstream(answering(400, body))))
+    assert (await client.post({"model": "tiny"}, path)).body.decode() == body
+
+
 WAITS = Policy(resume=ResumePolicy(comment_s=0.2))
 
 

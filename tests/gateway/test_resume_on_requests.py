@@ -480,17 +480,30 @@ async def test_engine_that_dies_behind_the_last_event_takes_nothing_away(make_up
     assert settled(gateway).metrics.snapshot()["series"][0]["outcomes"] == {"ok": 1}
 
 
+FAILED_RESPONSE = (
+    b'event: response.failed\ndata: {"type":"response.failed","sequence_number":0,"response":{"id":"r",'
+    b'"error":{"code":"server_error","message":"too long for the %b"}}}\n\n'
+)
+"""SGLang has no other code for what the client did wrong."""
+
+
 @pytest.mark.parametrize(
     ("path", "report"),
     [
         ("/v1/messages", b'event: error\ndata: {"type":"error","error":{"type":"%b","message":"too long"}}\n\n'),
         ("/v1/chat/completions", b'data: {"error": {"message": "too long", "type": "%b", "code": 0}}\n\n'),
+        ("/v1/responses", FAILED_RESPONSE),
     ],
 )
 async def test_a_report_that_the_request_is_at_fault_reaches_the_client(
     path: str, report: bytes, make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:
-    kinds = [b"invalid_request_error", b"api_error", b"api_error", b"invalid_request_error"]
+    is_response = path == "/v1/responses"
+    kinds = (
+        [b"model's context length", b"x", b"x", b"model's context length"]
+        if is_response
+        else [b"invalid_request_error", b"api_error", b"api_error", b"invalid_request_error"]
+    )
 
     async def serve(seen: Seen) -> None:
         await seen.send(STREAM_HEAD[:-2] + b"x-longboat-journal: 1\r\n\r\n" + chunk(report % kinds.pop(0)) + chunk(b""))

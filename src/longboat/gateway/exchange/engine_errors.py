@@ -1,12 +1,13 @@
-"""Errors of engines that are not the client's: what the gateway says in their place. Pure."""
+"""Errors of engines that clients could not read, or that are not theirs: what the gateway says instead. Pure."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from longboat.gateway.http.responses import Refusal
+from longboat.gateway.http.responses import ErrorStyle, Refusal
 
 if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
@@ -18,6 +19,13 @@ _LACKING = frozenset(("not found", "method not allowed", "file not found"))
 
 _SWITCHED_OFF = "--enable-scale-out"
 
+_TOO_LONG = re.compile(r"(maximum|model's|available) context (length|size)")
+"""Part of what vLLM, SGLang and llama.cpp say of a prompt that is too long for the model."""
+_ANTHROPICS = "prompt is too long"
+"""What Anthropic's API says of such a prompt, by which clients know it."""
+_ANTHROPIC_TYPES = ("invalid_request_error", "not_found_error")
+_CONTEXT = "context_length_exceeded"
+
 
 def engine_refusal(call: Call, status: int, body: bytes) -> Refusal | None:
     """Return what the client gets instead of an engine's error; None passes the engine's own error on.
@@ -28,7 +36,7 @@ def engine_refusal(call: Call, status: int, body: bytes) -> Refusal | None:
         return _not_offered(call) if _SWITCHED_OFF.encode() in body else _locked_out(call, status)
     if status in (404, 405) and _message(body).strip(". ").lower() in _LACKING:
         return _not_offered(call)
-    return None
+    return _bad_request(call.api.style, status, body) if status in (400, 404, 422) else None
 
 
 def late_refusal(status: int, body: bytes, retry_after_s: int | None) -> Refusal:
@@ -42,17 +50,45 @@ def late_refusal(status: int, body: bytes, retry_after_s: int | None) -> Refusal
     return Refusal(status=status if status >= 400 else 502, message=message, code="engine_refused")
 
 
+def _bad_request(style: ErrorStyle, status: int, body: bytes) -> Refusal | None:
+    """Return an error of the request as clients of its API know it; None where the engine says it in this way."""
+    document, message = _document(body), _message(body)
+    error = _error(document)
+    if not message or not error:
+        return None
+    kind, code, param = error.get("type"), error.get("code"), error.get("param")
+    is_too_long = _TOO_LONG.search(message) is not None
+    if style is ErrorStyle.ANTHROPIC:
+        if is_too_long and _ANTHROPICS not in message:
+            message = f"{_ANTHROPICS}: {message}"
+        elif document.get("type") == "error" and kind in _ANTHROPIC_TYPES:
+            return None
+    elif error is not document and (not is_too_long or code == _CONTEXT):
+        return None
+    code = _CONTEXT if is_too_long else "engine_refused"
+    return Refusal(status=status, message=message, code=code, param=param if type(param) is str else None)
+
+
 def _message(body: bytes) -> str:
-    """Return the message of an error in FastAPI's, OpenAI's or Anthropic's shape; empty for any other body."""
+    """Return the message of an error in FastAPI's shape or an API's; empty for any other body."""
+    document = _document(body)
+    found = _error(document).get("message", document.get("detail"))
+    return found if type(found) is str else ""
+
+
+def _error(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the error in a document. SGLang's has no object around it: OpenAI's client in JavaScript reads nothing."""
+    error = document if document.get("object") == "error" else document.get("error")
+    return error if type(error) is dict else {}
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    """Return a body that is a JSON object; an empty one for any other body."""
     try:
         document: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return ""
-    if type(document) is not dict:
-        return ""
-    error = document.get("error")
-    found = error.get("message") if type(error) is dict else document.get("detail")
-    return found if type(found) is str else ""
+        return {}
+    return document if type(document) is dict else {}
 
 
 def _not_offered(call: Call) -> Refusal:

@@ -48,8 +48,8 @@ _TOO_MANY: Final = 429
 _ACCOUNT_ERRORS: Final = frozenset((401, 402, 403, 408))
 """Statuses of external addresses that are about the fleet's account there, or about their own load."""
 
-_NOT_THE_CLIENTS: Final = frozenset((401, 403, 404, 405))
-"""Statuses of engines that may not be meant for the client."""
+_SAID_ANOTHER_WAY: Final = frozenset((400, 401, 403, 404, 405, 422))
+"""Statuses of engines' errors that clients may get in other words."""
 
 
 _MAX_ERROR_BYTES: Final = 1 << 16
@@ -189,7 +189,7 @@ class Reading:
         if relay.events:
             body = relay.whole_events(body, last=last)
         elif not relay.started:
-            if answer.status in _NOT_THE_CLIENTS and self._is_refused(body, last=last):
+            if answer.status in _SAID_ANOTHER_WAY and self._is_refused(body, last=last):
                 return
             whole = session.hold(body, last=last)
             if whole is None:

@@ -41,8 +41,10 @@ _ENDS = {
     AnswerKind.RESPONSES_EVENTS: (b"\nevent: response.completed", b"\nevent: response.incomplete"),
 }
 _REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
-_REFUSES = re.compile(rb'"type": ?"(?:invalid_request_error|BadRequestError)"|"code": ?400\b')
-"""Part of a report about the request itself: SGLang refuses a message that is too long in the stream of its answer."""
+_REFUSES = re.compile(
+    rb'"type": ?"(?:invalid_request_error|BadRequestError)"|"code": ?400\b|"message": ?"[^"]* context length'
+)
+"""Part of a report about the request itself: SGLang refuses a prompt that is too long in the stream of its answer."""
 
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
 _JOURNAL_LINE = b"x-longboat-journal: 1\r\n"
