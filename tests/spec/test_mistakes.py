@@ -360,6 +360,12 @@ MISTAKES = {
         "'my model' cannot stand in a URL",
         "write my-model",
     ),
+    "name of a hub, as vLLM serves it": (
+        "models: [{name: Qwen/Qwen3-8B, source: hf:Qwen/Qwen3-8B}]",
+        "models[0].name",
+        "'Qwen/Qwen3-8B' cannot stand in a URL",
+        "gateway: {aliases: [{name: Qwen/Qwen3-8B, model: Qwen-Qwen3-8B}]}",
+    ),
     "same name twice": (
         "models: [builtin:tiny, {source: builtin:tiny, replicas: 2}]",
         "models[1].source",

@@ -315,13 +315,21 @@ def console(
 
 @app.command()
 def why(
-    request_id: Annotated[str, typer.Argument(help="Id of a recent request: x-request-id of its response.")],
+    request_id: Annotated[
+        str, typer.Argument(metavar="[ID]", help="Id of a recent request: x-request-id of its response.")
+    ] = "",
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Without ID: only requests of this tenant.")] = None,
+    last: Annotated[int, typer.Option("--last", min=1, max=1000, help="Without ID: newest requests to look at.")] = 200,
     url: GatewayUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Explain where a request went, and how it ended."""
+    """Show which replica or tenant is slow, or where one request went."""
     from longboat.cli.look.why import run_why
+    from longboat.cli.look.why_slow import run_why_slow
 
+    if not request_id:
+        run_why_slow(tenant=tenant, num_requests=last, url=url, as_json=as_json)
+        return
     run_why(request_id, url=url, as_json=as_json)
 
 

@@ -64,6 +64,8 @@ GGUF_MIXES = {
     "iq4_nl": ("IQ4_NL", "Q5_K"),
     "iq4_xs": ("IQ4_XS", "Q5_K"),
 }
+# Mixes whose second type is that of all down and output projections, with the type of values.
+WHOLE_MIXES = {"q2_k": "Q4_K", "q3_k_m": "Q4_K", "q3_k_l": "Q5_K"}
 PLAIN = ("bf16", "fp16", "none", "fp32")
 SYNONYMS = {
     "q4": "q4_k_m",
@@ -151,17 +153,22 @@ def _gguf(shape: ModelShape, name: str) -> ModelShape:
     """Mix types as llama.cpp's ``quantize`` does.
 
     Values and down projections of an eighth of the layers at both ends, and of every third layer between, get more
-    bits; the head is Q6_K; norms and routers are fp32.
+    bits (of all layers in ``WHOLE_MIXES``); the head is Q6_K; norms and routers are fp32.
     """
     base, better = GGUF_MIXES[name]
     count = len(shape.layers)
-    values = "Q5_K" if count == LLAMA_70B_LAYERS and "Llama" in shape.architecture and base in SMALL_TYPES else base
+    whole = WHOLE_MIXES.get(name, "")
+    values = whole or base
+    if count == LLAMA_70B_LAYERS and "Llama" in shape.architecture and values in SMALL_TYPES:
+        values = "Q5_K"
+    usual, more = (base, base, values), (base, better, better)
+    if whole:
+        usual = more = (better, better, values)
     layers = [
         replace(
             layer,
             weights=tuple(
-                _gguf_weight(weight, base, *((better, better) if _more(index, count) else (base, values)))
-                for weight in layer.weights
+                _gguf_weight(weight, base, *(more if _more(index, count) else usual)) for weight in layer.weights
             ),
         )
         for index, layer in enumerate(shape.layers)
@@ -181,8 +188,9 @@ def _more(index: int, count: int) -> bool:
     return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
 
 
-def _gguf_weight(weight: Weight, base: str, down: str, value: str) -> Weight:
+def _gguf_weight(weight: Weight, base: str, out: str, down: str, value: str) -> Weight:
     if weight.columns == 1 or weight.part in ("norm", "router") or weight.rows * weight.columns < MIN_MATRIX_PARAMS:
         return replace(weight, bits=NORM_BITS)
-    chosen = value if weight.name.endswith("v_proj") else down if weight.name.endswith("down_proj") else base
+    special = {"v_proj": value, "down_proj": down, "o_proj": out}
+    chosen = next((of for ending, of in special.items() if weight.name.endswith(ending)), base)
     return replace(weight, bits=bits_of(chosen))

@@ -16,7 +16,7 @@ from longboat.cli.shared.node_replies import replies_of
 from longboat.cluster.protocol.messages import GatewayReport
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError, UserInputError
-from longboat.gateway.admin.node_query import NodeQuery, TimelineQuery, UsageQuery
+from longboat.gateway.admin.node_query import NodeQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
 
 __all__ = ("Asked", "ask_gateways", "asked_gateways", "base_of")
@@ -98,6 +98,8 @@ def _place_of(query: NodeQuery) -> tuple[str, dict[str, str]]:
         return "routes", {"model": query.model}
     if isinstance(query, TraceQuery):
         return "trace", {"reader": query.reader}
+    if isinstance(query, RecentQuery):
+        return "requests", {"limit": str(query.limit)} | ({"tenant": query.tenant} if query.tenant else {})
     if isinstance(query, UsageQuery):
         return "usage", {"days": str(query.days)}
     raise TypeError(f"{type(query).__name__} has no path in the admin API")

@@ -66,7 +66,11 @@ def _fleet_name(value: str) -> str:
 def _model_name(value: str) -> str:
     if not MODEL_NAME.fullmatch(value):
         near = re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:MAX_NAME].strip("._-") or "model"
-        raise mistake(f"{value!r} cannot stand in a URL: 1 to 63 of letters, digits, '.', '_', '-'", f"write {near}")
+        hint = f"write {near}"
+        if "/" in value:
+            alias = f"gateway: {{aliases: [{{name: {value}, model: {near}}}]}}"
+            hint += f", and for clients that send the other name {alias}"
+        raise mistake(f"{value!r} cannot stand in a URL: 1 to 63 of letters, digits, '.', '_', '-'", hint)
     return value
 
 
