@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chaos_suite.asks import KINDS, Ask, make_asks
-from chaos_suite.figures import counts, figures_of, is_good
+from chaos_suite.figures import counts, differing_kinds, figures_of, is_good
 from chaos_suite.loader import Loader
 from chaos_suite.parts import MODEL
 from chaos_suite.places import Place, best_place
@@ -50,6 +50,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--asks", type=int, default=240, help="different requests")
     parser.add_argument("--engine", choices=[*BACK_S], default="fake")
     parser.add_argument("--engines", type=int, help="4 fake ones, or 2 real ones")
+    parser.add_argument("--gpus", type=float, default=0.0, help="part of a card that each real engine has")
+    parser.add_argument("--args", default="", help="more arguments of real engines, by comma")
     parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--deadline-s", type=float, default=60.0, help="of one answer")
@@ -57,7 +59,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kinds", default="", help=f"faults, by comma: {', '.join(FAULTS)}")
     parser.add_argument("--ask-kinds", default="", help=f"requests, by comma: {', '.join(KINDS)}")
     parser.add_argument("--fleet", action="store_true", help="a whole fleet, with Ray, in the network lab")
-    parser.add_argument("--calm-s", type=float, default=3.0, help="between two faults of a fleet")
+    parser.add_argument("--calm-s", type=float, default=3.0, help="between two faults of a fleet, and with --whole")
+    parser.add_argument("--whole", action="store_true", help="each fault waits until every engine serves")
+    parser.add_argument("--faults-s", type=float, default=3600.0, help="begin no fault after this time")
+    parser.add_argument("--alone", action="store_true", help="compare with answers that were asked one after another")
     parser.add_argument("--plain", action="store_true", help="without the network lab")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
@@ -82,11 +87,14 @@ async def _run(options: argparse.Namespace, place: Place, folder: Path) -> Found
     if options.engine != "fake":
         from chaos_suite.real_engines import real_commands
 
-        commands = real_commands(options.engine, folder, place.interface)
+        args = tuple(filter(None, options.args.split(",")))
+        commands = real_commands(options.engine, folder, place.interface, num_gpus=options.gpus, args=args)
     stand = Stand(place, folder, commands, num_engines=options.engines, num_gateways=options.gateways)
     try:
         await stand.start(_asks(options, [MODEL]), concurrency=options.concurrency, deadline_s=options.deadline_s)
-        found, bad = await _phases(options, stand.load, lambda: play_all(stand, _schedule(options, place)), folder)
+        calm_s = options.calm_s if options.whole else None
+        play = lambda: play_all(stand, _schedule(options, place), calm_s=calm_s, within_s=options.faults_s)  # noqa: E731
+        found, bad = await _phases(options, stand.load, play, folder)
         return {**found, "counted": await stand.resumes()}, bad
     finally:
         await stand.stop()
@@ -114,14 +122,16 @@ async def _run_fleet(options: argparse.Namespace, stand: FleetStand) -> Found:
 async def _phases(options: argparse.Namespace, load: Loader, play: Play, folder: Path) -> Found:
     """What unfaulted answers say; whether another unfaulted run says the same; then the faults.
 
-    folder: where all answers under faults are written, for who keeps it
+    folder: where the faults that were played are written, for who keeps it
     """
-    reference = await load.phase("reference", 0)
+    reference = await load.phase("reference", 0, concurrency=1 if options.alone else None)
     control = await load.phase("control", options.asks)
     playing = asyncio.create_task(play())
     faulted = await load.phase("faulted", options.streams, playing)
-    document = {"control": counts([*reference, *control]), **figures_of(faulted, await playing)}
-    write(folder / "answers.json", {"played": [asdict(p) for p in await playing], "answers": faulted})
+    calm = [*reference, *control]
+    document = {"control": {**counts(calm), "differing_kinds": differing_kinds(calm)}}
+    document |= {**figures_of(faulted, await playing), "differing_kinds": differing_kinds(faulted)}
+    write(folder / "played.json", {"played": [asdict(p) for p in await playing]})
     return document, [a for a in (*reference, *control, *faulted) if a["failure"] or a["wrongs"]]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos_suite.play import Played
 from chaos_suite.schedule import GATEWAY_FAULTS, LINK_FAULTS
 
-__all__ = ("figures_of", "is_good", "percentile")
+__all__ = ("differing_kinds", "figures_of", "is_good", "percentile")
 
 AFTER_S = 15.0
 """A fault that waits for an answer to reach its token may show so much later."""
@@ -51,6 +52,11 @@ def counts(answers: Sequence[Answer]) -> dict[str, int]:
         "hung": sum(a["is_hung"] for a in answers),
         "reconnected": sum(len(a["gateways"]) > 1 for a in answers),
     }
+
+
+def differing_kinds(answers: Sequence[Answer]) -> dict[str, int]:
+    """Kinds of requests, and how many answers to each differ."""
+    return dict(sorted(Counter(a["kind"] for a in answers if a["wrongs"] and not a["failure"]).items()))
 
 
 def is_good(found: Mapping[str, Any]) -> bool:

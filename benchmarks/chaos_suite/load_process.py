@@ -40,11 +40,11 @@ class Load:
         self._known: dict[int, Facts] = {}
         self.finishing = asyncio.Event()
 
-    async def run(self, phase: str, num_streams: int) -> None:
-        """All answers of one phase; a line for each."""
+    async def run(self, phase: str, num_streams: int, concurrency: int | None = None) -> None:
+        """All answers of one phase; a line for each. concurrency: where it is not that of all phases."""
         numbers = iter(range(len(self._asks))) if phase == "reference" else self._numbers(num_streams)
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._concurrency):
+            for _ in range(concurrency or self._concurrency):
                 group.create_task(self._ask_always(phase, numbers))
 
     def _numbers(self, num_streams: int) -> Iterator[int]:
@@ -120,7 +120,7 @@ async def main() -> None:
     while line := await orders.readline():
         order = json.loads(line)
         load.finishing.clear()
-        phase = asyncio.create_task(load.run(order["phase"], order.get("streams", 0)))
+        phase = asyncio.create_task(load.run(order["phase"], order.get("streams", 0), order.get("concurrency")))
         if order["phase"] != "reference" and json.loads(await orders.readline() or b"{}").get("finish"):
             load.finishing.set()
         await phase

@@ -20,11 +20,12 @@ Address = tuple[str, int]
 
 
 class Loader:
-    """One load process."""
+    """One load process. Every answer is also written to ``answers.jsonl`` beside the log: a run may be cut short."""
 
     def __init__(self, way_in: Sequence[str], log: Path) -> None:
         self._argv = [*way_in, sys.executable, str(HERE / "load_process.py")]
         self._log = log
+        self._answers = log.with_name("answers.jsonl")
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(
@@ -50,18 +51,28 @@ class Loader:
         await self._told()
 
     async def phase(
-        self, name: str, num_streams: int, meanwhile: asyncio.Task[Any] | None = None
+        self,
+        name: str,
+        num_streams: int,
+        meanwhile: asyncio.Task[Any] | None = None,
+        *,
+        concurrency: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Every answer of one phase. It goes on until ``meanwhile`` is done, and ``num_streams`` were had."""
-        self._order(phase=name, streams=num_streams)
+        """Every answer of one phase. It goes on until ``meanwhile`` is done, and ``num_streams`` were had.
+
+        concurrency: of this phase, where it is not that of all
+        """
+        self._order(phase=name, streams=num_streams, concurrency=concurrency)
         if name != "reference":
             if meanwhile is None:
                 self._order(finish=True)
             else:
                 meanwhile.add_done_callback(lambda _: self._order(finish=True))
         answers: list[dict[str, Any]] = []
-        while "ended" not in (line := await self._told()):
-            answers.append(dict(line))
+        with self._answers.open("a") as file:
+            while "ended" not in (line := await self._told()):
+                answers.append(dict(line))
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
         return answers
 
     async def stop(self) -> None:

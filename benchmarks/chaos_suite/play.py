@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chaos_suite.parts import until
 from chaos_suite.schedule import GATEWAY_FAULTS, Fault
 from chaos_suite.stand import Stand
 
@@ -16,6 +19,8 @@ __all__ = ("Played", "play_all")
 WATCHED = ("link-cut", "stop", "pause")
 LOOK_EVERY_S = 0.05
 DETECTION_LIMIT_S = 8.0
+SEEN_S = 1.0
+"""An engine that was killed is no longer said to serve after so long."""
 
 
 @dataclass(slots=True)
@@ -41,16 +46,36 @@ class Played:
         return f"{'g' if self.fault.kind in GATEWAY_FAULTS else 'e'}{self.fault.target}"
 
 
-async def play_all(stand: Stand, faults: Sequence[Fault]) -> list[Played]:
-    """Until the last one is undone."""
+async def play_all(
+    stand: Stand, faults: Sequence[Fault], *, calm_s: float | None = None, within_s: float = math.inf
+) -> list[Played]:
+    """Until the last one is undone.
+
+    calm_s: each fault comes as long after every engine serves, whenever it was to come. within_s: none begins later
+    """
     began_s = time.monotonic()
+    ends_s = began_s + within_s
     played: list[Played] = []
     async with asyncio.TaskGroup() as group:
         for fault in faults:
-            await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+            if calm_s is None:
+                await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+            else:
+                await _wait_until_whole(stand, ends_s)
+                await asyncio.sleep(calm_s)
+            if time.monotonic() > ends_s:
+                break
             played.append(Played(fault, time.monotonic()))
             group.create_task(_play(stand, played[-1]))
     return played
+
+
+async def _wait_until_whole(stand: Stand, ends_s: float) -> None:
+    """Until every engine serves, or the time is over."""
+    await asyncio.sleep(SEEN_S)
+    with contextlib.suppress(TimeoutError):
+        left_s = ends_s - time.monotonic()
+        await until("all engines serve", lambda: all(engine.is_ready for engine in stand.engines), left_s)
 
 
 async def _play(stand: Stand, played: Played) -> None:

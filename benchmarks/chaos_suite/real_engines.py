@@ -24,8 +24,12 @@ REAL_ENGINES = {"vllm": "LONGBOAT_TEST_ENGINE_PYTHON", "sglang": "LONGBOAT_TEST_
 CONTEXT_TOKENS = 2048
 
 
-def real_commands(kind: str, folder: Path, interface: str) -> Commands:
+def real_commands(
+    kind: str, folder: Path, interface: str, *, num_gpus: float = 0.0, args: tuple[str, ...] = ()
+) -> Commands:
     """Engines in the environment that the engine's variable names, else in the one that is installed.
+
+    num_gpus: of the first card, for each engine; args: further arguments of each. On a card engines start plainly.
 
     Raises UserInputError: there is none.
     """
@@ -37,19 +41,23 @@ def real_commands(kind: str, folder: Path, interface: str) -> Commands:
     )
     overlay = str(build_overlay(folder, environment))
     model_path = str(ensure("builtin:tiny", folder))
+    resources, gpu_ids = RankResources(num_gpus=num_gpus), ("0",) if num_gpus else ()
+    zygote = {"environment": dataclasses.asdict(environment), "overlay": overlay, "run": str(folder / "run")}
 
     def command(number: int, address: str, port: int, key: str, folder: Path) -> EngineOrder:
-        head = RankPlan(node_rank=0, node_id="n0", address=address, interface=interface, ports={"api": port})
+        head = RankPlan(
+            node_rank=0, node_id="n0", address=address, interface=interface, ports={"api": port}, gpu_ids=gpu_ids
+        )
         plan = GangPlan(
             fleet="chaos", model=MODEL, source="builtin:tiny", model_path=model_path, replica=f"e{number}",
-            generation=1, shape=GangShape(tensor=1, pipeline=1, num_nodes=1, resources=RankResources()), ranks=(head,),
-            context_tokens=CONTEXT_TOKENS, api_key=key,
+            generation=1, shape=GangShape(tensor=1, pipeline=1, num_nodes=1, resources=resources), ranks=(head,),
+            context_tokens=CONTEXT_TOKENS, api_key=key, extra_args=args,
         )  # fmt: skip
         made = adapter.command(plan, 0, environment, overlay)
         return EngineOrder(
             command=made, url=f"http://{address}:{port}", key=key, log=folder / f"engine-{port}.log", address=address,
             resume=ResumeLevel.REPLAY if kind == "sglang" else ResumeLevel.CARRIED,
-            zygote={"environment": dataclasses.asdict(environment), "overlay": overlay, "run": str(folder / "run")},
+            zygote=None if num_gpus else zygote,
         )  # fmt: skip
 
     return command

@@ -48,6 +48,8 @@ def show(document: Mapping[str, Any], examples: Sequence[Mapping[str, Any]], con
         found = document.get(name, document)
         counts = ", ".join(f"{found[count]} {count}" for count in ("streams", "failed", "differing", "hung"))
         console.print(f"{name}: {counts}, {found['reconnected']} went to another gateway")
+        if kinds := found.get("differing_kinds"):
+            console.print("  differing: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
     if counted := document.get("counted"):
         console.print("counted by gateways: " + ", ".join(f"{n} {what}" for what, n in sorted(counted.items())))
     for answer in examples[:12]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chaos_suite.figures import figures_of, is_good, percentile
+from chaos_suite.figures import differing_kinds, figures_of, is_good, percentile
 from chaos_suite.play import Played
 from chaos_suite.schedule import Fault
 
@@ -58,6 +58,13 @@ def test_anything_that_is_not_whole_is_no_good(changes: dict[str, Any]) -> None:
     assert not is_good(found)
     assert found["failed"] + found["differing"] + found["hung"] == 1
     assert is_good(figures_of([_answer(0)], [_fault()]))
+
+
+def test_answers_that_differ_are_counted_by_kind_of_request() -> None:
+    wrong = {"wrongs": ["another text"]}
+    answers = [_answer(0, kind="text-seeded", **wrong), _answer(1, kind="text-greedy")]
+    answers += [_answer(2, kind="text-seeded", failure="hung", **wrong), _answer(3, kind="text-seeded", **wrong)]
+    assert differing_kinds(answers) == {"text-seeded": 2}
 
 
 def test_percentiles_are_values_that_were_seen() -> None:
