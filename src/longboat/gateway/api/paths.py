@@ -28,6 +28,8 @@ _PLAIN_PATHS = frozenset(path.encode() for path in KNOWN_PATHS)
 _NO_SALT = "engines read no cache_salt there, so the prefix caches of tenants could not be kept apart"
 _ONE_ENGINE = "it controls a single engine"
 _ENGINE_ITSELF = "the address of that engine"
+_NO_STORE = ("nothing is stored for clients", "/v1/chat/completions for each request")
+_NO_IMAGES = ("no engine here makes images", "a service that does")
 _ABORT = ("one tenant could end the requests of another", "the request's own connection: closing it ends the work")
 
 NOT_RELAYED: dict[str, tuple[str, str]] = {
@@ -44,10 +46,19 @@ NOT_RELAYED: dict[str, tuple[str, str]] = {
     "/resume": (_ONE_ENGINE, _ENGINE_ITSELF),
     "/server_info": (_ONE_ENGINE, _ENGINE_ITSELF),
     "/sleep": (_ONE_ENGINE, _ENGINE_ITSELF),
+    "/v1/assistants": (_NO_STORE[0], "/v1/responses"),
+    "/v1/batches": _NO_STORE,
     "/v1/chat/completions/derender": ("it only turns token ids into text", "/detokenize"),
     "/v1/completions/derender": ("it only turns token ids into text", "/detokenize"),
+    "/v1/files": _NO_STORE,
+    "/v1/images/edits": _NO_IMAGES,
+    "/v1/images/generations": _NO_IMAGES,
+    "/v1/images/variations": _NO_IMAGES,
     "/v1/realtime": ("the gateway does not relay WebSockets", "/v1/audio/transcriptions"),
     "/v1/responses/compact": ("no engine can compact a conversation", "/v1/responses with a shorter input"),
+    "/v1/threads": (_NO_STORE[0], "/v1/responses"),
+    "/v1/vector_stores": (_NO_STORE[0], "/v1/embeddings"),
+    "/v2/chat": (_NO_SALT, "/v1/chat/completions"),
     "/v2/embed": (_NO_SALT, "/v1/embeddings"),
     "/wake_up": (_ONE_ENGINE, _ENGINE_ITSELF),
 }
