@@ -38,12 +38,6 @@ SOURCES = tuple(
 )
 FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
-PASSES = (
-    *("-finline-functions", "-finline-small-functions", "-findirect-inlining", "-fpartial-inlining"),
-    *("-foptimize-sibling-calls", "-fcaller-saves", "-freorder-blocks-and-partition", "-fstrict-aliasing"),
-    *("-fipa-ra", "-fpeephole2", "-fstore-merging", "-fcode-hoisting"),
-)
-"""With these passes of gcc's -O3, -O1 makes code as fast as -O3 does, in three quarters of the time."""
 _DEADLINE_S = 120
 
 COMPILED_FOLDERS = (
@@ -207,7 +201,6 @@ def _make_modules(compiled: Any) -> str:
     folder: Path = compiled.FOLDER
     group_name = compiled.LIBRARY.removesuffix("__mypyc")
     manifest = _manifest(compiled)
-    with_gcc = _compiles_with_gcc()
     with tempfile.TemporaryDirectory(prefix=".compiled-", dir=PACKAGE) as work:
         said = io.StringIO()
         try:
@@ -215,8 +208,7 @@ def _make_modules(compiled: Any) -> str:
                 group = mypycify(
                     ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", f"{work}/types",
                      *(f"longboat/{name}.py" for name in MODULES)],
-                    opt_level="1" if with_gcc else "3", debug_level="0", multi_file=True,
-                    group_name=group_name, target_dir=f"{work}/c",
+                    opt_level="3", debug_level="0", multi_file=True, group_name=group_name, target_dir=f"{work}/c",
                 )  # fmt: skip
                 for extension in group:
                     extension.extra_compile_args += [
@@ -225,9 +217,9 @@ def _make_modules(compiled: Any) -> str:
                         "-fno-semantic-interposition",
                         "-fno-plt",
                     ]
-                    if with_gcc:
-                        extension.extra_compile_args += [*PASSES, "-flto"]
-                        extension.extra_link_args += ["-O1", f"-flto={os.cpu_count() or 1}"]
+                    if _compiles_with_gcc():
+                        extension.extra_compile_args += ["-flto"]
+                        extension.extra_link_args += ["-O3", f"-flto={os.cpu_count() or 1}"]
                 command = Distribution({"name": "longboat", "ext_modules": group}).get_command_obj("build_ext")
                 command.build_lib, command.build_temp = f"{work}/lib", f"{work}/objects"
                 command.ensure_finalized()
