@@ -73,8 +73,8 @@ class FakeReplica:
 
     def hush(self) -> None:
         """Accept connections as the kernel of a stopped process does, and say nothing."""
-        assert self.door._server._ticker is not None
-        self.door._server._ticker.cancel()
+        assert self.door._ticker is not None
+        self.door._ticker.cancel()
         self.door._tell = _say_nothing
 
     async def announce(self) -> Verdict | None:

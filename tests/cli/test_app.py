@@ -42,7 +42,7 @@ def test_a_run_folder_that_cannot_be_is_an_error_with_a_way_out(
     ("words", "told"),
     [
         pytest.param(("status", "--json", "--nope"), "No such option: --nope", id="an option"),
-        pytest.param(("why", "--json"), "Missing argument", id="an argument"),
+        pytest.param(("scale", "--json"), "Missing argument", id="an argument"),
         pytest.param(("usage", "--days", "0", "--json"), "Invalid value for '--days'", id="a value"),
         pytest.param(("statsu", "--json"), "No such command 'statsu'", id="a command"),
         pytest.param(("keys", "lst", "--json"), "No such command 'lst'", id="a command of a group"),

@@ -102,16 +102,3 @@ def test_home_that_is_not_writable_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "overlays").write_text("a file is in the way")
     with pytest.raises((EngineError, FileExistsError)):
         build_overlay(tmp_path, CPU)
-
-
-def test_an_overlay_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut right after would leave empty files otherwise, under a name that says that they are right."""
-    synced: set[int] = set()
-
-    def note(descriptor: int) -> None:
-        assert not [path for path in (tmp_path / "overlays").iterdir() if not path.name.startswith(".")]
-        synced.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr("os.fsync", note)
-    overlay = build_overlay(tmp_path, CUDA)
-    assert {path.stat().st_ino for path in overlay.rglob("*")} <= synced

@@ -92,8 +92,6 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
         for name, contents in files.items():
             (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
             (unfinished / name).write_bytes(contents)
-        for path in unfinished.rglob("*"):  # after a power cut, the folder must not stand for a part of it
-            sync(path)
         unfinished.chmod(0o755)
         for written in (*unfinished.rglob("*"), unfinished):  # its name is a promise of its contents
             sync(written)
