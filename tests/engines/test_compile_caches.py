@@ -13,6 +13,7 @@ from longboat.cluster.host.hardware import processor_name
 from longboat.engines.contract import EngineEnvironment
 from longboat.engines.launch.compiled import CompiledFolder, compiled_key
 from longboat.engines.registry import adapter_for
+from longboat.file_lock import FileLock
 
 ENVIRONMENT = EngineEnvironment(
     kind="vllm", python="/e/bin/python", distribution="vllm", version="0.32.0", platform="cuda", fingerprint="f"
@@ -24,6 +25,16 @@ def model(tmp_path: Path) -> str:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"hidden_size": 64}')
     return str(tmp_path / "model")
+
+
+def test_a_folder_that_cannot_be_made_stays_locked_by_no_process(tmp_path: Path) -> None:
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled" / "vllm-a").write_text("a file")
+    with pytest.raises(FileExistsError):
+        CompiledFolder(tmp_path, "vllm-a")
+    lock = FileLock.taken(tmp_path / "compiled" / "locks" / "vllm-a")
+    assert lock is not None
+    lock.release()
 
 
 def test_the_key_covers_engine_model_split_and_hardware(model: str) -> None:

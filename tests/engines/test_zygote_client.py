@@ -10,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,31 @@ def main():
 
 def command(*words: str, **env: str | None) -> RankCommand:
     return RankCommand(argv=("unused",), env=env, zygote=ZygoteRequest(argv=("engine", *words)))
+
+
+async def test_a_fork_that_is_cancelled_before_its_thread_begins_leaves_no_descriptors(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        begun.set()
+        go_on.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.get_running_loop().set_default_executor(pool)
+        busy = asyncio.create_task(asyncio.to_thread(occupy))
+        await asyncio.sleep(0)
+        assert begun.wait(DEADLINE_S)
+        before = os.listdir("/proc/self/fd")
+        client = ZygoteClient(socket_path=tmp_path / "none.sock", token="t")
+        fork = asyncio.create_task(client.fork(command("x"), env_tags={}, lifeline_fd=0, status_fd=1, log_fd=2))
+        await asyncio.sleep(0)
+        assert len(os.listdir("/proc/self/fd")) == len(before) + 3
+        fork.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fork
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+        go_on.set()
+        await busy
 
 
 @dataclasses.dataclass

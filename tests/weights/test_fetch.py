@@ -182,6 +182,32 @@ def test_a_budget_evicts_what_was_used_least_recently(storage: RangeServer, node
     second.release()
 
 
+def test_a_model_that_came_into_use_after_its_choice_is_kept_and_another_goes(
+    storage: RangeServer, node: MakeNode, tmp_path: Path
+) -> None:
+    class Late(Store):
+        """A process begins to use the first model that was chosen to go."""
+
+        def evict(self, key: str) -> None:
+            if not pins:
+                pins.append(self.pin(key))
+            super().evict(key)
+
+    pins = list[FileLock | None]()
+    found = []
+    for number in range(2):
+        storage.put("model.safetensors", bytes([number]) * (8 * MIB))
+        found.append(node(disk_bytes=24 * MIB).hold(storage.source))
+        found[-1].release()
+    storage.put("model.safetensors", bytes(9 * MIB))
+    weights = node(disk_bytes=24 * MIB)
+    weights.store = Late(tmp_path / "a")
+    weights.hold(storage.source).release()
+    assert [held.path.exists() for held in found] == [True, False]
+    assert pins[0] is not None
+    pins[0].release()
+
+
 def test_files_that_were_changed_on_the_disk_are_mended(storage: RangeServer, node: MakeNode) -> None:
     held = node().hold(storage.source)
     held.release()
@@ -206,6 +232,18 @@ def test_a_folder_is_copied_through_the_same_means(node: MakeNode, tmp_path: Pat
     found = sorted(str(path.relative_to(held.path)) for path in held.path.rglob("*") if path.is_file())
     assert found == ["config.json", "model.safetensors", "sub/a.txt"]
     held.release()
+
+
+@pytest.mark.parametrize("target", [".", "link"])
+def test_a_folder_whose_links_lead_in_a_circle_is_refused_by_the_name_of_the_link(
+    node: MakeNode, tmp_path: Path, target: str
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "config.json").write_text("{}")
+    (tmp_path / "shared" / "link").symlink_to(target)
+    with pytest.raises(TransferError, match=r"the link /.*/shared/link leads back to itself") as caught:
+        node().hold(f"file://{tmp_path}/shared")
+    assert "remove the link" in caught.value.hint
 
 
 def test_weights_whose_disk_fails_do_not_stay_pinned(storage: RangeServer, node: MakeNode, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +16,10 @@ import pytest
 from longboat.core.errors import TransferError
 from longboat.weights.pieces.manifest import FileEntry, make_manifest
 from longboat.weights.pieces.tracker import StorageLimits, Tracker
-from longboat.weights.pieces.turns import Turn
+from longboat.weights.pieces.turns import Inventory, Turn
 from longboat.weights.store.store import Store
 from longboat.weights.swarm.node_client import NodeClient
-from longboat.weights.swarm.node_server import NodeServer
+from longboat.weights.swarm.node_server import MAX_BODY_BYTES, MAX_HEAD_BYTES, NodeServer
 from longboat.weights.swarm.proof import HEADER, request_proof
 
 TOKEN = "a token of the tests"
@@ -58,6 +59,18 @@ def client() -> Iterator[Client]:
         yield make
 
 
+def connection_to(server: NodeServer) -> socket.socket:
+    host, _, port = server.at.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def wait_until(is_so: Callable[[], bool]) -> bool:
+    deadline_s = time.monotonic() + 30
+    while not is_so() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return is_so()
+
+
 def test_more_nodes_than_connections_take_turns_and_pieces(server: NodeServer, client: Client) -> None:
     clients = [client() for _ in range(PLACES * 4)]
     for _ in range(2):
@@ -82,6 +95,26 @@ def test_a_machine_without_a_further_thread_keeps_no_places(
                 client().turn(server.at, KEY, TURN)
     assert len(refused) >= PLACES
     client().turn(server.at, KEY, TURN)
+
+
+def test_bodies_without_a_proof_take_bounded_memory(server: NodeServer, client: Client) -> None:
+    server.large_bodies.most = 1
+    with connection_to(server) as sock:
+        sock.sendall(f"POST /swarm/{KEY} HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES}\r\n\r\n{{".encode())
+        assert wait_until(lambda: server.large_bodies.is_crowded)
+        client().turn(server.at, KEY, TURN)
+        assert not server.large_bodies.enter(0)
+    assert server.large_bodies.enter(30)
+    server.large_bodies.leave()
+    hashes = {piece: "0" * 64 for piece in range(2000)}
+    turn = Turn(member="10.0.0.1:1", num_pieces=2000, piece_bytes=1, inventory=Inventory(hashes=hashes))
+    assert client().turn(server.at, "another", turn).is_member
+
+
+def test_heads_are_bounded(server: NodeServer) -> None:
+    with connection_to(server) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n" + b"A: " + b"x" * (MAX_HEAD_BYTES - 3) + b"\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 431 ")
 
 
 def test_pieces_leave_places_for_turns(server: NodeServer, client: Client) -> None:

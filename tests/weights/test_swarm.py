@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import threading
 import time
@@ -16,6 +17,8 @@ from longboat.core.errors import TransferError
 from longboat.weights.pieces.rate import Progress
 from longboat.weights.pieces.tracker import StorageLimits
 from longboat.weights.pieces.turns import Turn
+from longboat.weights.sources.open_store import StorageOptions
+from longboat.weights.sources.storage import Storage
 from longboat.weights.store.store import Store
 from longboat.weights.swarm.node_client import NodeClient
 from longboat.weights.swarm.proof import HEADER, request_proof
@@ -85,6 +88,29 @@ def test_wrong_bytes_of_a_node_are_not_taken(storage: RangeServer, node: MakeNod
     assert 4 * MIB <= storage.sent_bytes < 20 * MIB
     held.release()
     bad.release()
+
+
+def test_wrong_bytes_that_the_storage_gave_once_are_not_handed_round(
+    storage: RangeServer, node: MakeNode, join: Join
+) -> None:
+    data = storage.files["model.safetensors"]
+    a = join("a")
+    b = join("b", a)
+    weights = node("b", b.address)
+    manifest = Storage(storage.source, StorageOptions(), env={}).manifest()
+    folder = weights.store.begin(manifest, None)
+    for piece in folder.pieces:  # b is about to check what the storage gave it
+        wrong = bytes(piece.length)
+        folder.put(piece, wrong, hashlib.sha256(wrong).hexdigest())
+    turn = Turn(member=b.address.member, num_pieces=len(folder.pieces), piece_bytes=manifest.piece_bytes)
+    client = NodeClient(TOKEN)
+    SwarmLink(folder, StorageLimits(), client, b.address).turn(turn)
+    client.close()
+    with pytest.raises(TransferError, match="another hash"):
+        node("a", a.address).hold(storage.source)
+    held = node("a", a.address).hold(storage.source)
+    assert (held.path / "model.safetensors").read_bytes() == data
+    held.release()
 
 
 def test_a_node_that_dies_is_replaced_by_the_storage(storage: RangeServer, node: MakeNode, join: Join) -> None:

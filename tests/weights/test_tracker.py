@@ -163,6 +163,22 @@ def test_a_node_that_had_the_right_piece_gives_it_once_a_wrong_hash_is_forgotten
     assert c.orders[0].source == "good:1"
 
 
+def test_a_node_whose_wrong_piece_is_doubted_already_keeps_others_from_no_right_one() -> None:
+    tracker = Tracker(StorageLimits())
+    a, b, c = (Node(tracker, f"{name}:1", 1) for name in "abc")
+    a.have = b.have = {0: "wrong hash"}
+    a.turn(0.0)
+    b.turn(0.0)
+    wrong = (Failed(piece=0, source=STORAGE, why=Failure.WRONG),)
+    a.turn(0.1, failed=wrong)
+    a.have = {}
+    a.turn(0.2, want=1, inventory=Inventory(hashes={}))
+    assert a.orders[0] == Order(piece=0, source=STORAGE)
+    a.complete(0.3, 0)
+    b.turn(0.4, failed=wrong)
+    assert c.turn(0.5, want=1).orders == (Order(piece=0, source="a:1", sha256="hash 0"),)
+
+
 def test_a_swarm_without_members_keeps_no_hashes() -> None:
     tracker = Tracker(StorageLimits())
     a, b = Node(tracker, "a:1", 1), Node(tracker, "b:1", 1)

@@ -48,9 +48,13 @@ class CompiledFolder:
         """Make the folder where it is missing, and room for it. Raises OSError where it cannot be written."""
         self.path = home / FOLDER / key
         self._lock = FileLock.awaited(home / FOLDER / LOCKS / key, LOCK_S, shared=True)
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.utime(self.path)
-        _evict(home / FOLDER, budget_bytes)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.utime(self.path)
+            _evict(home / FOLDER, budget_bytes)
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Let the folder be removed when room is needed."""

@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,8 +98,11 @@ class ZygoteClient:
             "cwd": os.getcwd(),
         }
         # Copies, because the thread continues when this call is cancelled and the caller closes its descriptors.
-        fds = tuple(os.dup(fd) for fd in (lifeline_fd, status_fd, log_fd))
-        answer = await asyncio.to_thread(self._hand_over, request, fds)
+        copies = _Copies((lifeline_fd, status_fd, log_fd))
+        try:
+            answer = await asyncio.to_thread(self._hand_over, request, copies)
+        finally:
+            copies.close()  # where the thread has not begun
         return int(answer["keeper_pid"]), int(answer["pid"])
 
     async def stop(self) -> None:
@@ -112,9 +116,10 @@ class ZygoteClient:
             self._talk({"op": "stop"}, (), PING_DEADLINE_S)
             _wait_gone(pid)
 
-    def _hand_over(self, request: Mapping[str, Any], fds: tuple[int, ...]) -> dict[str, Any]:
+    def _hand_over(self, request: Mapping[str, Any], copies: _Copies) -> dict[str, Any]:
+        fds = copies.take()
         try:
-            return self._talk(request, fds, FORK_DEADLINE_S)
+            return self._talk(request, tuple(fds), FORK_DEADLINE_S)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -130,6 +135,31 @@ class ZygoteClient:
         if "error" in answer:
             raise EngineError(f"the zygote at {self.socket_path} refused: {answer['error']}")
         return answer
+
+
+class _Copies:
+    """Copies of descriptors, for the first of two threads that takes them."""
+
+    def __init__(self, fds: tuple[int, ...]) -> None:
+        self._fds = list[int]()
+        self._lock = threading.Lock()
+        try:
+            for fd in fds:
+                self._fds.append(os.dup(fd))
+        except OSError:
+            self.close()
+            raise
+
+    def take(self) -> list[int]:
+        """Return the descriptors, which the caller closes; none where they are taken or closed."""
+        with self._lock:
+            fds, self._fds = self._fds, []
+        return fds
+
+    def close(self) -> None:
+        """Close the descriptors, unless they are taken."""
+        for fd in self.take():
+            os.close(fd)
 
 
 async def ensure_zygote(

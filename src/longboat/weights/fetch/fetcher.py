@@ -97,6 +97,16 @@ class Fetcher:  # size: the state of one fetch, most of it counts
         self._report(now=True)
         self._ask(0)  # the others learn at once that these pieces are here
 
+    def doubt_missing(self) -> None:
+        """Tell the tracker that the missing pieces came with wrong bytes, so that no node hands them on."""
+        present = self._folder.record.present()
+        self._failed = [
+            Failed(piece=piece.index, source=STORAGE, why=Failure.WRONG)
+            for piece in self._folder.pieces
+            if piece.index not in present
+        ]
+        self._ask(0)
+
     def _take_turn(self, pool: ThreadPoolExecutor) -> None:
         """Report what came, and start what the tracker orders."""
         room = self._options.parallel - len(self._running)

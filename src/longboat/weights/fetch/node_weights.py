@@ -18,6 +18,7 @@ from longboat.weights.pieces.rate import Progress
 from longboat.weights.sources.location import locate
 from longboat.weights.sources.open_store import StorageOptions
 from longboat.weights.sources.storage import Storage
+from longboat.weights.store.piece_folder import WrongHashError
 from longboat.weights.store.store import Store
 from longboat.weights.swarm.node_client import NodeClient
 from longboat.weights.swarm.swarm_link import SwarmAddress, SwarmLink
@@ -126,8 +127,13 @@ class NodeWeights:
 
         try:
             link = SwarmLink(folder, self._options.fetch.limits, client, self._swarm, self._latest_swarm)
-            Fetcher(folder, storage, link, client, self._options.fetch, report).run()
-            self.store.publish(folder)
+            fetcher = Fetcher(folder, storage, link, client, self._options.fetch, report)
+            fetcher.run()
+            try:
+                self.store.publish(folder)
+            except WrongHashError:
+                fetcher.doubt_missing()
+                raise
         finally:
             if client is not None:
                 client.close()

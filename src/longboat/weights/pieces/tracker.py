@@ -104,7 +104,9 @@ class _Swarm:
         if failure.why is not Failure.WRONG or not self.knows(failure.piece):
             return
         if failure.source == STORAGE:
-            self.doubt(failure.piece)
+            # A node says so of a whole file, too. Where its own piece is doubted already, others may have a right one.
+            if not member.wrong & 1 << failure.piece:
+                self.doubt(failure.piece)
         elif (giver := self.members.get(failure.source)) is not None:
             giver.num_wrong += 1
             giver.wrong |= 1 << failure.piece

@@ -20,6 +20,10 @@ _KEY_REQUEST = re.compile(r"https?://(169\.254\.\d+\.\d+|metadata\.google\.inter
 """The machine's service of keys, which is asked where the environment has none."""
 _KEY_WORD = re.compile(r"(?<![\w./-])(credentials?|tokens?)(?![\w/-]|\.\w)", re.IGNORECASE)
 """A word of its own: names of files, buckets and hosts may hold it."""
+_LOOP = re.compile(
+    r"File system loop found: (.+) points to an ancestor |"
+    r"IO error for operation on (.+): Too many levels of symbolic links"
+)
 _CHAIN = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws, or the machine's role",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default login, or the machine's service account",
@@ -56,6 +60,11 @@ def translated(error: Exception, source: str, path: str = "") -> TransferError:
     if isinstance(error, FileNotFoundError) or _is_missing(text):
         return MissingObjectError(
             f"there is no {place}: {_cause(text)}", hint="check the name, and weights.endpoint and weights.region"
+        )
+    if scheme == "file" and (loop := _LOOP.search(text)):
+        return TransferError(
+            f"{place} cannot be read: the link {loop[1] or loop[2]} leads back to itself",
+            hint="remove the link, or name a folder without it",
         )
     if _lacks_key(text):
         return RefusedError(f"no key was found to read {place}", hint=f"set {_CHAIN.get(scheme, 'the key')}")

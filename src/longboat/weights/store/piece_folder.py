@@ -23,13 +23,17 @@ from longboat.disk_sync import sync
 from longboat.weights.pieces.manifest import FileEntry, Manifest, Piece, pieces_of, read_manifest
 from longboat.weights.store.piece_record import PieceRecord, write_at
 
-__all__ = ("ABSENT", "FILES", "PieceFolder", "disk_error")
+__all__ = ("ABSENT", "FILES", "PieceFolder", "WrongHashError", "disk_error")
 
 FILES: Final = "files"
 HASH_THREADS = min(8, os.cpu_count() or 1)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ABSENT: Final = (FileNotFoundError, NotADirectoryError, PermissionError)
 """What the system says of a file that is not there for this user. Any other error says nothing of the file."""
+
+
+class WrongHashError(TransferError):
+    """Files that came whole, and have other hashes than the source names. Their pieces are forgotten."""
 
 
 class PieceFolder:
@@ -115,8 +119,8 @@ class PieceFolder:
     def finish(self) -> None:
         """Check the files against the hashes that the source names, and write everything to the disk.
 
-        Raises TransferError where a file is missing or has another hash: its pieces are forgotten. Raises ClusterError
-        where the disk fails.
+        Raises TransferError where a file is missing, WrongHashError where it has another hash: its pieces are
+        forgotten. Raises ClusterError where the disk fails.
         """
         try:
             with ThreadPoolExecutor(HASH_THREADS) as pool:
@@ -143,7 +147,7 @@ class PieceFolder:
         wrong = [file.path for file, sha256 in zip(named, found, strict=True) if sha256 != file.sha256]
         if wrong:
             self._forget_files(wrong)
-            raise TransferError(
+            raise WrongHashError(
                 f"{', '.join(wrong)} of {self.manifest.source} has another hash than the source names",
                 hint="the file or its hash in the source is wrong; upload it again",
             )

@@ -114,15 +114,18 @@ class Store:
 
     def _make_room(self, key: str, need_bytes: int, budget_bytes: int | None) -> None:
         """Evict what must go for the rest of a model. What other fetches under way still need is not free."""
-        found = self.list()
-        others = (stored for stored in found if stored.key != key and stored.in_use and not stored.is_whole)
-        rest = {stored.key: stored.total_bytes - stored.have_bytes for stored in others}
-        room = Room(
-            free_bytes=shutil.disk_usage(self.folder).free, budget_bytes=budget_bytes, spare_bytes=sum(rest.values())
-        )
-        sizes = [_size(stored, rest.get(stored.key, 0)) for stored in found]
-        for chosen in choose_evictions(sizes, need_bytes, room):
-            self.evict(chosen)
+        kept = set[str]()  # models that came into use after they were chosen
+        while True:
+            found = self.list()
+            others = (stored for stored in found if stored.key != key and stored.in_use and not stored.is_whole)
+            rest = {stored.key: stored.total_bytes - stored.have_bytes for stored in others}
+            free_bytes, spare_bytes = shutil.disk_usage(self.folder).free, sum(rest.values())
+            room = Room(free_bytes=free_bytes, budget_bytes=budget_bytes, spare_bytes=spare_bytes)
+            sizes = [_size(stored, rest.get(stored.key, 0), stored.key in kept) for stored in found]
+            refused = {chosen for chosen in choose_evictions(sizes, need_bytes, room) if not _evicted(self, chosen)}
+            if not refused:
+                return
+            kept |= refused
 
     def publish(self, folder: PieceFolder) -> None:
         """Let engines see a model of which all pieces are there. Raises as ``PieceFolder.finish`` does."""
@@ -186,13 +189,23 @@ class Store:
                     self.evict(stored.key)
 
 
-def _size(stored: Stored, rest_bytes: int) -> StoredSize:
+def _evicted(store: Store, key: str) -> bool:
+    """Remove a model, unless a process has removed it already; False where one has begun to use it."""
+    try:
+        with contextlib.suppress(UserInputError):
+            store.evict(key)
+    except ClusterError:
+        return False
+    return True
+
+
+def _size(stored: Stored, rest_bytes: int, is_kept: bool) -> StoredSize:
     """Return what a model takes. rest_bytes: that its fetch still writes."""
     return StoredSize(
         key=stored.key,
         num_bytes=stored.have_bytes + rest_bytes,
         used_at_s=stored.used_at_s,
-        is_pinned=stored.in_use,
+        is_pinned=stored.in_use or is_kept,
     )
 
 

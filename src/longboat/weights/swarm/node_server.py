@@ -9,11 +9,13 @@ It reads the store's record for each request, so any process of the node may be 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import re
 import threading
 import time
 from collections import OrderedDict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +32,12 @@ from longboat.weights.swarm.proof import HEADER, answer_proof, is_proven
 __all__ = ("NodeServer",)
 
 MAX_BODY_BYTES: Final = 16 << 20
+SMALL_BODY_BYTES: Final = 64 << 10
+"""Turns are smaller, but for the inventory of a large model. A larger body is read in one of few places."""
+LARGE_BODIES: Final = 8
+LARGE_S: Final = 8.0
+"""A large body waits this long for a place, and comes within this time then. A node gives a turn up after 10 s."""
+MAX_HEAD_BYTES: Final = 16 << 10
 ENTER_S: Final = 1.0
 """A connection waits this long for another one to end where there are too many."""
 IDLE_S: Final = 5.0
@@ -68,6 +76,7 @@ class NodeServer:
         self._opening = threading.Lock()
         self.limit = ConnectionLimit(connections or most_connections())
         self.pieces = ConnectionLimit(self.limit.most // 2)
+        self.large_bodies = ConnectionLimit(LARGE_BODIES)
         self._server = _Server((address, port), self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="weights", daemon=True)
 
@@ -151,6 +160,22 @@ class _Server(ThreadingHTTPServer):
         """Say nothing of connections that broke: the other node reports it."""
 
 
+class _Head:
+    """The head of a request, of which no more than the limit is read."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file = file
+        self._room = MAX_HEAD_BYTES
+
+    def readline(self, limit: int) -> bytes:
+        """Return the next line. Raises LineTooLong where the head is too long."""
+        line = self._file.readline(min(limit, self._room + 1))
+        self._room -= len(line)
+        if self._room < 0:
+            raise http.client.LineTooLong("head")
+        return line
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Requests of one connection."""
 
@@ -169,7 +194,12 @@ class _Handler(BaseHTTPRequestHandler):
     def parse_request(self) -> bool:
         """Read the rest of a request that began."""
         self.connection.settimeout(STALL_S)
-        return super().parse_request()
+        file = self.rfile
+        self.rfile = _Head(file)  # type: ignore[assignment]
+        try:
+            return super().parse_request()
+        finally:
+            self.rfile = file
 
     def do_GET(self) -> None:
         """Give a piece."""
@@ -196,11 +226,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._refuse(413)
             return
-        body = self.rfile.read(int(length))
         found = _SWARM.fullmatch(self.path)
-        if found is None or not self._is_proven(body):
-            self._refuse(404 if found is None else 401)
+        if found is None:
+            self.close_connection = True
+            self._refuse(404)
             return
+        is_large = int(length) > SMALL_BODY_BYTES
+        if is_large and not self.server.node.large_bodies.enter(LARGE_S):
+            self.close_connection = True
+            self._refuse(503)
+            return
+        try:
+            body = self._body(int(length))
+            if not self._is_proven(body):
+                self._refuse(401)
+                return
+        finally:
+            if is_large:
+                self.server.node.large_bodies.leave()
         if self.server.node.tracker is None or not KEY.fullmatch(found[1]):
             self._refuse(404)
             return
@@ -223,6 +266,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             sent = self.connection.sendfile(file, piece.offset, piece.length)
             self.close_connection = self.close_connection or sent < piece.length
+
+    def _body(self, length: int) -> bytes:
+        """Read a body. Raises TimeoutError where it does not come in time."""
+        deadline_s, body = time.monotonic() + LARGE_S, bytearray()
+        while len(body) < length:
+            self.connection.settimeout(max(0.001, deadline_s - time.monotonic()))
+            more = self.rfile.read1(length - len(body))
+            if not more:
+                raise TimeoutError("the body ended early")
+            body += more
+        self.connection.settimeout(STALL_S)
+        return bytes(body)
 
     def _is_proven(self, body: bytes) -> bool:
         value = self.headers.get(HEADER, "")
