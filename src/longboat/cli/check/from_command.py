@@ -248,7 +248,7 @@ def _text(fleet: _Fleet, model: str, folder: str) -> str:
     source = _source(model, folder)
     names = fleet.names or [model]
     name = next((name for name in names if MODEL_NAME.fullmatch(name)), name_from_source(source))
-    engine = {"args": fleet.args} if fleet.args else {}
+    engine: dict[str, Any] = {"args": fleet.args} if fleet.args else {}
     engine |= {"env": fleet.env} if fleet.env else {}
     gateway = {"host": "127.0.0.1", "port": 8000, **fleet.gateway}
     if "host" not in fleet.gateway:

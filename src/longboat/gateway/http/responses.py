@@ -96,7 +96,7 @@ class Refusal:
     code: str  # a short word that programs can compare
     param: str | None = None  # the field of the body that is at fault
     retry_after_s: int | None = None  # time after which another try may help; None where it will not
-    retry_helps: bool = True  # False: the client's own tries within a minute would be in vain
+    retry_helps: bool = True  # False: the client's own tries within a minute would fail
     close: bool = False  # the rest of the request was not read, so the connection cannot be used further
     allow: str = ""  # methods that the path has
 
