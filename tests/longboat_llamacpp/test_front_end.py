@@ -102,9 +102,10 @@ async def answered(status: int, body: bytes) -> AsyncIterator[tuple[int, bytes]]
     inner = web.Application()
     inner.router.add_route("*", "/{path:.*}", answer)
     headers = {"authorization": f"Bearer {KEY}"}
-    async with served(inner) as url, served(FrontEnd(url, "inner", KEY, lambda: None).application()) as address:
-        async with (
-            aiohttp.ClientSession(timeout=DEADLINE) as client,
-            client.post(f"{address}/v1/chat/completions", data=b"{}", headers=headers) as given,
-        ):
-            yield given.status, await given.read()
+    async with (
+        served(inner) as url,
+        served(FrontEnd(url, "inner", KEY, lambda: None).application()) as address,
+        aiohttp.ClientSession(timeout=DEADLINE) as client,
+        client.post(f"{address}/v1/chat/completions", data=b"{}", headers=headers) as given,
+    ):
+        yield given.status, await given.read()
