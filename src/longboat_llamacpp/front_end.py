@@ -16,6 +16,7 @@ import aiohttp
 from aiohttp import web
 
 from longboat_llamacpp.journal import DifferentResponseError, Journal
+from longboat_llamacpp.request_errors import error_of_request
 from longboat_llamacpp.terms import BadTermsError, NotContinuedError, Terms, read_terms
 
 __all__ = ("FrontEnd",)
@@ -111,6 +112,11 @@ class FrontEnd:
         asked = self._session.request(request.method, self._url + request.path, data=terms.body, headers=headers)
         async with asked as answer:
             self._is_reached = True
+            if answer.status == 500 and "content-encoding" not in answer.headers:
+                failed = await answer.read()
+                error = error_of_request(failed)
+                kind = answer.headers.get("content-type", "application/json")
+                return web.Response(status=400 if error else 500, body=error or failed, headers={"content-type": kind})
             is_stream = answer.headers.get("content-type", "").startswith("text/event-stream")
             response = web.StreamResponse(status=answer.status)
             for name in ("content-type", "content-length", "content-encoding", "retry-after"):

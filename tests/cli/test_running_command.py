@@ -47,6 +47,7 @@ def planned(command: str, on: str, version: str = "") -> dict[str, Any]:
             "/m",
             {"engine": "vllm", "tensor": 1, "pipeline": 4},
         ),
+        ("env A=1 B=2 HF_TOKEN=x vllm serve m", "m", {"engine": "vllm"}),
         ("vllm serve m --quantization fp8 --kv-cache-dtype fp8", "m", {"quantization": "fp8", "kv_bits": 8}),
         (
             "python3 -m sglang.launch_server --model m --tp 8 --context-length 4096",

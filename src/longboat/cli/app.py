@@ -414,18 +414,26 @@ def init(
     on: Annotated[str, typer.Option("--on", help='Machines: "1x(2xRTX4090)".  [default: this machine]')] = "",
     users: Annotated[int | None, typer.Option("--users", min=1, help="Requests at once.  [default: 8]")] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")] = "",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.", show_default=True)] = 8000,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65535, help="Port to listen on.  [default: 8000]")
+    ] = None,
+    command: Annotated[
+        str, typer.Option("--from", metavar="COMMAND", help='"vllm serve …", a file that holds it, or - for stdin.')
+    ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept all suggestions, without questions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
-    """Write a first fleet file for this machine.
+    """Write a first fleet file: for this machine, or of a vLLM command.
 
     Detects cards, memory and network, and chooses the largest model of the catalog that serves the load well.
     """
     from longboat.cli.check.init import InitRequest, run_init
 
-    num_users = users or 0
-    run_init(InitRequest(file=file, model=model, on=on, users=num_users, host=host, port=port, yes=yes, force=force))
+    num, at = users or 0, port or 0
+    request = InitRequest(
+        file=file, model=model, on=on, users=num, host=host, port=at, command=command, yes=yes, force=force
+    )
+    run_init(request)
 
 
 @app.command()

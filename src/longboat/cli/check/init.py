@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import yaml
 
 from longboat.cli.check.command import check_target
 from longboat.cli.check.first_model import Choice, Found, choose, look
+from longboat.cli.check.from_command import fleet_of_command
 from longboat.cli.check.machines import machines_for
 from longboat.cli.shared.console import make_console
 from longboat.core.errors import UserInputError
@@ -24,6 +26,8 @@ __all__ = ("InitRequest", "ask_host", "file_text", "run_init")
 
 HERE = "here"
 """What ``--on`` calls this machine."""
+MAX_COMMAND = 1 << 20
+"""Characters of a command that are read of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,8 @@ class InitRequest:
     on: str = ""  # machines in words; empty: this machine
     users: int = 0
     host: str = ""
-    port: int = 8000
+    port: int = 0  # 0: the command's, or 8000
+    command: str = ""  # of vLLM, the name of a file that holds it, or - for stdin
     yes: bool = False  # take what was found, and ask nothing
     force: bool = False  # write over a file
 
@@ -48,6 +53,9 @@ def run_init(request: InitRequest) -> None:
     if path.exists() and not request.force:
         raise UserInputError(f"{path} exists", hint="give another name, or --force to write over it")
     _check_host(request.host, request.on)
+    if request.command:
+        _write_from_command(request, path)
+        return
     found = look(request.on)
     print("\n".join(found.lines))
     asks = not request.yes and sys.stdin.isatty()
@@ -58,9 +66,38 @@ def run_init(request: InitRequest) -> None:
         choice = choice if name == choice.source else choose(found, users, _model_here(name, request.on))
     host = request.host or (ask_host(request.on) if asks else "")
     on = shlex.quote(request.on) if request.on else HERE
-    text = file_text(found, choice, users, host or "127.0.0.1", request.port, on)
+    text = file_text(found, choice, users, host or "127.0.0.1", request.port or 8000, on)
     _write_checked(path, text, request.force)
-    _say_next(path, choice, host, on)
+    _say_next(path, engine=choice.engine, host=host, on=on)
+    if choice.expected:
+        print(f"expected: {choice.expected}")
+
+
+def _write_from_command(request: InitRequest, path: Path) -> None:
+    """Write the file that does what a command of vLLM does."""
+    if request.model or request.users:
+        raise UserInputError("--from has the model and its settings", hint="leave out --model and --users")
+    command = _command(request.command)
+    text = fleet_of_command(command, env=os.environ, folder=str(Path.cwd()), host=request.host, port=request.port)
+    _write_checked(path, text, request.force)
+    print("\n".join(line for line in text.splitlines() if line.startswith("# left out")))
+    on = shlex.quote(request.on) if request.on else HERE
+    host = str(yaml.safe_load(text)["gateway"]["host"])
+    _say_next(path, engine="vllm", host=host, on=on)
+
+
+def _command(given: str) -> str:
+    """Return the command: as given, or the text of stdin or of a file."""
+    if given == "-":
+        return sys.stdin.read(MAX_COMMAND)
+    if " " in given.strip():
+        return given
+    try:
+        with Path(given).open() as file:
+            return file.read(MAX_COMMAND)
+    except (OSError, UnicodeDecodeError) as error:
+        hint = 'write the command in quotes, the name of a file that holds it, or - for stdin: "vllm serve MODEL"'
+        raise UserInputError(f"{given} cannot be read: {error}", hint=hint) from None
 
 
 def _check_host(host: str, on: str) -> None:
@@ -119,18 +156,16 @@ def _write_checked(path: Path, text: str, force: bool) -> None:
         part.unlink(missing_ok=True)
 
 
-def _say_next(path: Path, choice: Choice, host: str, on: str) -> None:
+def _say_next(path: Path, *, engine: str, host: str, on: str) -> None:
     print(f"\nwrote {path}. Next:")
     if on != HERE:
-        print(f"  longboat engines install {choice.engine}   # on each machine, once")
-    elif not _is_installed(choice.engine):
-        print(f"  longboat engines install {choice.engine}")
+        print(f"  longboat engines install {engine}   # on each machine, once")
+    elif not _is_installed(engine):
+        print(f"  longboat engines install {engine}")
     print(f"  longboat check {path} --on {on}")
     print(f"  longboat up {path}")
     if host and not is_loopback(host):
         print("  longboat keys create --tenant default   # in another terminal: the gateway asks for a key")
-    if choice.expected:
-        print(f"expected: {choice.expected}")
 
 
 def _is_installed(engine: str) -> bool:

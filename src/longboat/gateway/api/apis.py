@@ -5,11 +5,14 @@ from __future__ import annotations
 from longboat.core.tasks import GENERATE, POOLING_TASKS
 from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.api.usage import AnswerKind
+from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import ErrorStyle
 
 __all__ = ("APIS", "KNOWN_PATHS", "OWN_PATHS", "RESPONSES", "TOKENIZER_INFO", "Api", "style_of")
 
 
+_MODELS = b"/v1/models"
+_ANTHROPICS = (b"/v1/messages", _MODELS)
 TEXT = frozenset((GENERATE,))
 _EVERY_TASK = frozenset((GENERATE, *POOLING_TASKS))
 
@@ -184,6 +187,13 @@ OWN_PATHS: dict[str, tuple[tuple[str, ...], str]] = {
 KNOWN_PATHS = (*(path.decode() for path in APIS), *OWN_PATHS)
 
 
-def style_of(path: bytes) -> ErrorStyle:
-    """Return the error shape that clients of this path expect."""
-    return ErrorStyle.ANTHROPIC if path.startswith(b"/v1/messages") else ErrorStyle.OPENAI
+def style_of(request: Request) -> ErrorStyle:
+    """Return the shape that the client expects: by the path, and for models by a header of Anthropic's clients."""
+    url = request.url
+    if url.startswith(_ANTHROPICS) and (not url.startswith(_MODELS) or _names_version(request)):
+        return ErrorStyle.ANTHROPIC
+    return ErrorStyle.OPENAI
+
+
+def _names_version(request: Request) -> bool:
+    return any(line.lower().startswith(b"anthropic-version:") for line in request.forwarded)

@@ -55,6 +55,8 @@ __all__ = (
 )
 
 _MAX_NAMES = 20
+_LONGEST_WAIT_S = 60
+"""OpenAI's and Anthropic's clients wait no longer for another try: of a longer time, they try twice within seconds."""
 _MAX_NAME_CHARS = 100
 _MAX_COMPARED = 16
 _MAX_COMPARED_CHARS = 64
@@ -251,7 +253,8 @@ def quota_refused(denied: Denied, tenant: str, currency: str = "") -> Refusal:
     if retry_s is not None:
         advice = f"Try again in {retry_s} s."
     message = f"Tenant {tenant!r} has used {value} of {most} {what}. {advice}"
-    return Refusal(status=429, message=message, code=denied.limit, retry_after_s=retry_s)
+    helps = retry_s is not None and retry_s <= _LONGEST_WAIT_S
+    return Refusal(status=429, message=message, code=denied.limit, retry_after_s=retry_s, retry_helps=helps)
 
 
 def unknown_response(response_id: str) -> Refusal:

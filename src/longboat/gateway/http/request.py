@@ -48,7 +48,7 @@ class Request:
         self.keep_alive = True
         self.held_bytes = 0  # size by which its body counts in the process's budget
         self.refusal: Refusal | None = None  # set where reading found the request bad; the rest of it is not read
-        self.extra_lines = b""  # further header lines of its response (CORS), each with its line end
+        self.extra_lines = b""  # further header lines of its response (CORS, request-id), each with its line end
         self.received_s = time.monotonic()
 
     def path_text(self) -> str:

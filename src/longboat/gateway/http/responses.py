@@ -96,6 +96,7 @@ class Refusal:
     code: str  # a short word that programs can compare
     param: str | None = None  # the field of the body that is at fault
     retry_after_s: int | None = None  # time after which another try may help; None where it will not
+    retry_helps: bool = True  # False: the client's own tries within a minute would fail
     close: bool = False  # the rest of the request was not read, so the connection cannot be used further
     allow: str = ""  # methods that the path has
 
@@ -110,6 +111,8 @@ class Refusal:
     ) -> bytes:
         """Return the whole HTTP response. extra: whole header lines."""
         headers = [("retry-after", str(self.retry_after_s))] if self.retry_after_s is not None else []
+        if not self.retry_helps:
+            headers.append(("x-should-retry", "false"))
         if self.allow:
             headers.append(("allow", self.allow))
         if style is ErrorStyle.ANTHROPIC:

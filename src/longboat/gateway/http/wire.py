@@ -28,8 +28,8 @@ gateway must be able to add an event to a stream), what would let llama.cpp go o
 would choose a part of a data parallel engine."""
 
 _KEPT_FROM_CLIENT = _HOP_BY_HOP | frozenset(
-    b"server x-request-id access-control-allow-origin access-control-allow-credentials access-control-expose-headers"
-    b" x-longboat-journal".split()
+    b"server x-request-id request-id access-control-allow-origin access-control-allow-credentials"
+    b" access-control-expose-headers x-longboat-journal".split()
 )
 """Response headers of engines that clients do not get: the gateway writes its own, or none."""
 

@@ -7,7 +7,10 @@ from longboat.gateway.limits.policy_view import LivePolicy
 
 __all__ = ("answer_to_origin",)
 
-_EXPOSED = b"x-request-id, x-longboat-replica, x-longboat-model, x-longboat-fallback, x-longboat-resume, retry-after"
+_EXPOSED = (
+    b"x-request-id, request-id, x-longboat-replica, x-longboat-model, x-longboat-fallback, x-longboat-resume,"
+    b" retry-after, x-should-retry"
+)
 
 
 def answer_to_origin(live: LivePolicy, request: Request, *, close: bool) -> bytes | None:
@@ -20,7 +23,7 @@ def answer_to_origin(live: LivePolicy, request: Request, *, close: bool) -> byte
         return None
     allowed = b"*" if live.cors_any else origin
     lines = b"access-control-allow-origin: %b\r\nvary: Origin\r\naccess-control-expose-headers: %b\r\n"
-    request.extra_lines = lines % (allowed, _EXPOSED)
+    request.extra_lines += lines % (allowed, _EXPOSED)
     if request.method != "OPTIONS" or b"access-control-request-method" not in request.noted:
         return None
     headers = request.noted.get(b"access-control-request-headers", b"authorization, content-type")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from longboat import __version__
 from longboat.core.policy import TenantPolicy
+from longboat.gateway.api.apis import style_of
 from longboat.gateway.api.openapi import openapi_document
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
-from longboat.gateway.http.responses import Refusal, json_answer
+from longboat.gateway.http.responses import ErrorStyle, Refusal, json_answer
 
 __all__ = ("is_local_path", "local_answer", "may_use", "model_in_query", "visible_models")
 
@@ -66,7 +68,9 @@ def _document(
         case "/openapi.json":
             return 200, openapi_document()
     tenant = find_tenant(state, request)
-    return tenant if isinstance(tenant, Refusal) else _models(state, tenant, path)
+    if isinstance(tenant, Refusal):
+        return tenant
+    return _models(state, tenant, path, both=style_of(request) is ErrorStyle.ANTHROPIC)
 
 
 def visible_models(state: GatewayState, tenant: TenantPolicy) -> tuple[str, ...]:
@@ -92,16 +96,26 @@ def model_in_query(target: bytes, names: tuple[str, ...]) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _models(state: GatewayState, tenant: TenantPolicy, path: str) -> tuple[int, dict[str, Any]] | Refusal:
+def _models(
+    state: GatewayState, tenant: TenantPolicy, path: str, *, both: bool
+) -> tuple[int, dict[str, Any]] | Refusal:
+    """Return the models, or one. both: with Anthropic's fields beside OpenAI's"""
     names = visible_models(state, tenant)
     if path == "/v1/models":
-        return 200, {"object": "list", "data": [_model(state, name) for name in names]}
+        ends: dict[str, Any] = {"has_more": False, "first_id": None, "last_id": None}
+        if names:
+            ends |= {"first_id": names[0], "last_id": names[-1]}
+        data = [_model(state, name, both=both) for name in names]
+        return 200, {"object": "list", "data": data, **(ends if both else {})}
     name = unquote(path.removeprefix(_MODEL_PREFIX))
-    return (200, _model(state, name)) if name in names else error_responses.unknown_model(name, names)
+    return (200, _model(state, name, both=both)) if name in names else error_responses.unknown_model(name, names)
 
 
-def _model(state: GatewayState, name: str) -> dict[str, Any]:
+def _model(state: GatewayState, name: str, *, both: bool) -> dict[str, Any]:
     card: dict[str, Any] = {"id": name, "object": "model", "created": state.created_s, "owned_by": "longboat"}
+    if both:
+        at = datetime.fromtimestamp(state.created_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        card |= {"type": "model", "display_name": name, "created_at": at}
     if context_tokens := _context_tokens(state, name):
         card["max_model_len"] = context_tokens  # the name that vLLM and SGLang give it
     parent = state.table.adapted_by(name)

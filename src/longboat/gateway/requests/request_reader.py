@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import httptools
 
+from longboat.gateway.api.apis import style_of
 from longboat.gateway.api.paths import DEPLOYMENT, own_target
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
-from longboat.gateway.http.responses import Refusal
+from longboat.gateway.http.responses import ErrorStyle, Refusal
 from longboat.gateway.http.wire import NOTED, WITHHELD, connection_tokens, without_named
 from longboat.gateway.requests.client_link import ClientLink
 
@@ -174,6 +175,8 @@ class RequestReader:
         given = noted.get(b"x-request-id")
         is_good = given is not None and _REQUEST_ID.fullmatch(given)
         request.request_id = given.decode("ascii") if given is not None and is_good else self._state.new_request_id()
+        if style_of(request) is ErrorStyle.ANTHROPIC:
+            request.extra_lines = b"request-id: %b\r\n" % request.request_id.encode()
         named = connection_tokens(noted.get(b"connection", b"")) - _ORDINARY_CONNECTION
         if named:
             request.forwarded = without_named(request.forwarded, named)

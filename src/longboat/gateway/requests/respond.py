@@ -148,7 +148,7 @@ def _give(
                 request_id=request.request_id,
                 close=link.closes_after,
                 without_body=bare,
-                style=style_of(request.url),
+                style=style_of(request),
                 extra=request.extra_lines,
             )
         )

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from longboat.catalog.quantized_names import quantized_name
@@ -20,7 +21,7 @@ from longboat.planner.search.search import SearchResult
 if TYPE_CHECKING:
     from longboat.engines.extra_arguments import ExtraArguments
 
-__all__ = ("RunningRequest", "as_run", "is_command", "request_notes", "request_of")
+__all__ = ("RunningRequest", "arguments_at", "as_run", "is_command", "program_of", "request_notes", "request_of")
 
 STORED = "stored"
 # Ollama's files without a word for their format.
@@ -34,6 +35,8 @@ STARTS = {
 }
 # Its entry point is the server.
 VLLM_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+BEFORE = ("env", "exec", "export", "nohup", "run", "sudo", "uv")
 IN_HOST = "--kv-offloading-size"
 GIB = 1024**3
 EXAMPLES = {"--max-model-len": 8192, "--context-length": 8192, "--ctx-size": 8192}
@@ -71,7 +74,7 @@ class _Reader:
 
 def is_command(model: str) -> bool:
     """Return whether the word in the place of the model is a command of a server."""
-    return " " in model.strip() and bool(_program(words := model.split()) or _of_ollama(words))
+    return " " in model.strip() and bool(program_of(words := model.split()) or _of_ollama(words))
 
 
 def request_of(command: str, request: PlanRequest) -> tuple[str, PlanRequest]:
@@ -86,8 +89,8 @@ def request_of(command: str, request: PlanRequest) -> tuple[str, PlanRequest]:
     if model := _of_ollama(words):
         own = "" if quantized_name(model) else OLLAMA_FORMAT
         return model, replace(request, engine=request.engine or "llamacpp", quantization=request.quantization or own)
-    program = _program(words)
-    reader, args = _reader(program), words[_arguments_at(words) :]
+    program = program_of(words)
+    reader, args = _reader(program), words[arguments_at(words) :]
     model = _model(reader, args, program)
     told = {name: _number(reader, name, args) for name in NUMBERS}
     given = replace(reader.memory(args, EngineMemory(kv_bits=request.kv_bits)), adapters=_adapters(reader, args))
@@ -140,8 +143,9 @@ def _of_ollama(words: Sequence[str]) -> str:
     return named[0] if words[:1] == ["ollama"] and words[1:2] and words[1] in ("run", "pull") and named else ""
 
 
-def _program(words: Sequence[str]) -> str:
+def program_of(words: Sequence[str]) -> str:
     """Return the engine's server that a command starts; empty where it starts none that is known."""
+    words = list(dropwhile(lambda word: word in BEFORE or ASSIGNMENT.match(word), words))
     names = [word.rpartition("/")[2] for word in words]
     if "vllm" in names[:2] and "serve" in names[:3]:
         return "vllm serve"
@@ -155,7 +159,8 @@ def _program(words: Sequence[str]) -> str:
     return "llama-server" if names and names[0] == "llama-server" else ""
 
 
-def _arguments_at(words: Sequence[str]) -> int:
+def arguments_at(words: Sequence[str]) -> int:
+    """Return where the arguments of the server begin, in a command that starts one."""
     ends = ("serve", "llama-server")
     return next(
         index + 1
