@@ -75,7 +75,7 @@ class RecentQuery(Query, frozen=True, tag="recent"):
 
     def local(self, state: ObservedState) -> Reply:
         streams = ((u.model, u.replica, s.tenant) for u in state.table.upstreams() for s in u.streams)
-        running = Counter(key for key in streams if self.tenant in (None, key[2]))
+        running: Counter[tuple[str, ...]] = Counter(key for key in streams if self.tenant in (None, key[2]))
         ended = [summary(record) for record in state.recent.newest(self.tenant, self.limit)]
         return {"requests": ended, "running": _running_rows(running)}
 
