@@ -199,6 +199,23 @@ def test_fit_has_one_line_for_each_model_on_a_narrow_screen(monkeypatch: pytest.
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_tables_in_a_pipe_have_80_columns_and_whole_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    fitting = run("fit", "--on", "RTX4090").stdout
+    assert fitting.splitlines()[0].split() == ["MODEL", "WEIGHTS", "TOKENS/S", "TTFT", "ms", "ITL", "ms", "PLAN"]
+    assert "Mistral-Small-24B" in fitting and "bfloat16" in fitting
+    (file := tmp_path / "fleet.yaml").write_text(
+        "models: [{name: chat, source: hf:Qwen/Qwen3-32B, split: {tensor: 2}}]"
+    )
+    lines = run("check", str(file), "--on", "1x(8xH100)").stdout.splitlines()
+    rows = [line for line in lines if line.startswith(("MODEL", "EXPECTED", "chat  "))]
+    assert len(rows) == 4 and max(map(len, rows)) <= 80
+    assert rows[1].split()[-4:] == ["2", "CPUs,", "2", "GPUs"]
+    assert "chat: all 2 tensor ranks on one node" in lines
+    monkeypatch.setenv("COLUMNS", "160")
+    assert "PARAMS" in run("fit", "--on", "RTX4090").stdout
+
+
 def test_plan_prints_tables_for_the_eye() -> None:
     text = run("plan", "Qwen3-32B", "--on", "4x(2xRTX4090), net=10GbE", "-q", "q4", "--concurrency", "8").stdout
     assert "4 replicas of 2 x RTX 4090, tensor 2" in text

@@ -27,6 +27,11 @@ ROWS = [
     row("r1", 4000.0),
     row("r0", 62000.0, tenant="flood", queue_ms=60000.0, outcome="engine_lost"),
 ]
+RUNNING = [
+    {"model": "chat", "replica": "r0", "tenant": "stream", "requests": 40},
+    {"model": "chat", "replica": "r1", "tenant": "stream", "requests": 2},
+    {"model": "chat", "replica": "r1", "tenant": "acme", "requests": 1},
+]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -36,7 +41,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         rows = [row for row in ROWS if tenant in (None, row["tenant"])]
         self.send_response(200 if place.path == "/admin/v1/requests" else 404)
         self.end_headers()
-        self.wfile.write(json.dumps({"requests": rows}).encode())
+        running = [row for row in RUNNING if tenant in (None, row["tenant"])]
+        self.wfile.write(json.dumps({"requests": rows, "running": running}).encode())
 
     def log_message(self, *words: Any) -> None:
         pass
@@ -55,7 +61,15 @@ def test_replicas_and_tenants_are_compared_without_their_waits(longboat: Callabl
     replicas = [(entry["name"], entry["requests"], entry["ms_per_token"]) for entry in document["replicas"]]
     assert replicas == [("chat/r1", 1, 40.0), ("chat/r0", 3, 20.0)]
     waits = {entry["name"]: (entry["queue_ms"], entry["failed"]) for entry in document["tenants"]}
-    assert waits == {"acme": (0.0, 0), "flood": (60000.0, 1)}
+    assert waits == {"acme": (0.0, 0), "flood": (60000.0, 1), "stream": (None, 0)}
+
+
+def test_requests_that_run_are_counted_although_none_ended(longboat: Callable[..., Done], url: str) -> None:
+    document = json.loads(longboat("why", "--url", url, "--json").stdout)
+    assert {entry["name"]: entry["running"] for entry in document["tenants"]} == {"acme": 1, "flood": 0, "stream": 42}
+    assert {entry["name"]: entry["running"] for entry in document["replicas"]} == {"chat/r0": 40, "chat/r1": 3}
+    lines = longboat("why", "--tenant", "stream", "--url", url).stdout.splitlines()
+    assert [line.split() for line in lines if "stream" in line] == [["stream", "42", "0", "0"]]
 
 
 def test_one_tenant_is_listed_in_80_columns(
@@ -63,7 +77,7 @@ def test_one_tenant_is_listed_in_80_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = longboat("why", "--tenant", "acme", "--url", url)
-    assert done.stdout.splitlines()[1].split() == ["chat/r1", "1", "0", "0.0", "50.0", "40.0"]
+    assert done.stdout.splitlines()[1].split() == ["chat/r1", "1", "1", "0", "0.0", "50.0", "40.0"]
     assert "flood" not in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 

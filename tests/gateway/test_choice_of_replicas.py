@@ -6,10 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from engine_lab import REQUESTS, Engine, streamed
+from engine_lab import REQUESTS, Engine, Reader, streamed
 from gateway_lab import push_policy, table
 
-from longboat.core.policy import Policy, RoutingRules
+from longboat.core.policy import ANONYMOUS, Policy, RoutingRules
 from longboat.gateway.process.server import Gateway
 from longboat.gateway.records.routed import Routed, explained
 from longboat.routing.policies.contract import Choice
@@ -111,9 +111,26 @@ async def test_routes_show_each_replica(pair: list[Engine], make_gateway: Any, c
         await answered_by(client, gateway)
     found = (await client.get("/admin/v1/routes?model=tiny")).json()
     assert found["policy"] == "round_robin"
-    assert {row["replica"]: row["in_flight"] for row in found["routes"]} == {"r0": 0, "r1": 0}
+    assert {row["replica"]: (row["in_flight"], row["sent"]) for row in found["routes"]} == {"r0": (0, 2), "r1": (0, 2)}
     missing = await client.get("/admin/v1/routes?model=nosuch")
     assert (missing.status, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_streams_that_run_are_counted_by_replica_and_tenant(
+    pair: list[Engine], make_gateway: Any, connect: Any
+) -> None:
+    gateway = await gateway_of(make_gateway, pair, RoutingRules(policy="round_robin"))
+    client = await connect(gateway)
+    readers = [Reader(gateway) for _ in range(3)]
+    for reader in readers:
+        await reader.ask("/v1/chat/completions", {**CHAT, "max_tokens": 2000, "stream": True})
+    found = (await client.get("/admin/v1/requests")).json()
+    assert found["requests"] == []
+    assert sorted(row["requests"] for row in found["running"]) == [1, 2]
+    assert {(row["model"], row["tenant"]) for row in found["running"]} == {("tiny", ANONYMOUS)}
+    assert (await client.get("/admin/v1/requests?tenant=nosuch")).json()["running"] == []
+    for reader in readers:
+        reader.close()
 
 
 async def test_a_trace_has_sizes_and_hashes_and_not_a_word(pair: list[Engine], make_gateway: Any, connect: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from longboat.catalog.shape.model_shape import ModelShape
-from longboat.cli.plan.plan_rows import explain
+from longboat.cli.plan.plan_rows import PlanRow, explain
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions
 from longboat.core.errors import LongboatError
@@ -26,6 +26,8 @@ from longboat.spec.types.fleet import Fleet, ModelSpec
 __all__ = ("planned_document", "planning_basis", "same_wishes", "show_plan", "up_options")
 
 GIB = 1024**3
+_WIDE = 100
+"""Columns from which the table of what is expected is whole."""
 
 
 def planning_basis(console: Console) -> Basis:
@@ -111,10 +113,13 @@ def _speed(forecast: Forecast, calibration: Calibration) -> ReplicaSpeed | None:
 
 def show_plan(asked: Fleet, plan: CheckedPlan, console: Console) -> None:
     """Print what is to run where and why, what is expected of it, doubts, and what is started against advice."""
-    console.print(_layout_table(asked, plan))
+    rows = explain(plan.fleet, plan.shapes)
+    console.print(_layout_table(asked, rows))
+    for row in rows:
+        console.print(Text(f"{row.model}: {row.reason}", style="dim"), soft_wrap=True)
     if plan.decision.forecasts:
         console.print()
-        console.print(_forecast_table(plan))
+        console.print(_forecast_table(plan, narrow=console.width < _WIDE))
         for line in _forecast_basis(plan):
             console.print(Text(line, style="dim"), soft_wrap=True)
     for model, notes in plan.decision.notes.items():
@@ -124,17 +129,17 @@ def show_plan(asked: Fleet, plan: CheckedPlan, console: Console) -> None:
         console.print(Text(f"STARTED AGAINST THE PLAN (--force): {problem}", style="bold red"), soft_wrap=True)
 
 
-def _layout_table(asked: Fleet, plan: CheckedPlan) -> Any:
+def _layout_table(asked: Fleet, rows: Iterable[PlanRow]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("MODEL", "SOURCE", "REPLICAS", "ENGINE", "SPLIT", "NODES", "PER NODE", "WHY"):
-        table.add_column(column)
-    for row in explain(plan.fleet, plan.shapes):
+    for column in ("MODEL", "SOURCE", "REPLICAS", "ENGINE", "SPLIT", "NODES", "PER NODE"):
+        table.add_column(column, no_wrap=column == "PER NODE", overflow="fold")
+    for row in rows:
         told = asked.model_named(row.model)
         replicas = _marked(row.replicas, "auto" if told is not None and told.replicas == "auto" else "")
         split = _marked(row.split, _open_parts(told) if told is not None else "")
-        table.add_row(row.model, row.source, replicas, row.engine, split, row.nodes, row.per_node, row.reason)
+        table.add_row(row.model, row.source, replicas, row.engine, split, row.nodes, row.per_node)
     return table
 
 
@@ -147,14 +152,16 @@ def _marked(text: str, mark: str) -> str:
     return f"{text} ({mark})" if mark else text
 
 
-def _forecast_table(plan: CheckedPlan) -> Any:
+def _forecast_table(plan: CheckedPlan, *, narrow: bool) -> Any:
+    """Make one row for each model. narrow: without the last column"""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("EXPECTED", "USERS", "TTFT ms", "ITL ms", "TOKENS/S", "GiB", "KV TOKENS"):
-        table.add_column(column)
+    columns = ("EXPECTED", "USERS", "TTFT ms", "ITL ms", "TOKENS/S", "GiB", *(() if narrow else ("KV TOKENS",)))
+    for column in columns:
+        table.add_column(column, no_wrap=column != "EXPECTED", overflow="fold")
     for row in _forecast_rows(plan):
-        table.add_row(*row)
+        table.add_row(*row[: len(columns)])
     return table
 
 

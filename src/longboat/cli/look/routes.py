@@ -23,6 +23,8 @@ _COLUMNS = (
     *("REQUESTS", "CACHED", "EXPECTED"),
 )
 
+_NO_HITS = "CACHED and EXPECTED are empty: these engines do not report cached tokens, or the model has one replica only"
+
 
 def run_routes(model: str | None, *, watch: bool, url: str | None, as_json: bool) -> None:
     """Print one row for each replica, once or every second.
@@ -55,7 +57,12 @@ def _show(document: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(document, indent=2))
         return
-    make_console().print(_view(document))
+    console = make_console()
+    console.print(_view(document))
+    if any(row.get("sent") for row in document["routes"]) and not any(
+        row["hits"]["requests"] for row in document["routes"]
+    ):
+        console.print(_NO_HITS, style="dim", highlight=False)
 
 
 def _watch(gateways: Asked, model: str | None) -> None:
@@ -95,7 +102,7 @@ def _cells(row: Mapping[str, Any]) -> Iterable[str]:
         f"{engine.get('running', '')}",
         f"{engine.get('waiting', '')}",
         "" if usage is None else f"{usage:.0%}",
-        f"{hits['requests']:,}",
+        f"{row.get('sent', hits['requests']):,}",  # an older gateway does not count it
         _share(hits["cached_tokens"], hits["prompt_tokens"]),
         _share(hits["expected_tokens"], hits["prompt_tokens"]),
     )

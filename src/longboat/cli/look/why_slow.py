@@ -1,9 +1,10 @@
-"""``longboat why`` without an id: the newest requests, and which replica or tenant is slow."""
+"""``longboat why`` without an id: what runs and the newest requests that ended, and which replica or tenant is slow."""
 
 from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,36 +24,48 @@ Row = Mapping[str, Any]
 
 
 def run_why_slow(*, tenant: str | None, num_requests: int, url: str | None, as_json: bool) -> None:
-    """Print the newest requests, and the medians of each replica and tenant over ``num_requests`` of them."""
+    """Print the newest requests that ended, and what each replica and tenant has running.
+
+    Medians are over ``num_requests`` of those that ended.
+    """
     query = RecentQuery(tenant, num_requests)
     with asked_gateways(url) as gateways:
-        rows = [_timed(row) for row in query.joined(gateways.ask(query))["requests"]]
-    groups = {"replicas": medians(rows, _replica), "tenants": medians(rows, _tenant)}
+        found = query.joined(gateways.ask(query))
+    rows, running = [_timed(row) for row in found["requests"]], found["running"]
+    groups = {
+        name: medians(rows, group_of, running) for name, group_of in (("replicas", _replica), ("tenants", _tenant))
+    }
     if as_json:
         print(json.dumps({"requests": rows, **groups}, indent=2))
         return
-    if not rows:
+    if not rows and not running:
         print(f"no gateway remembers a request{f' of tenant {tenant}' if tenant else ''}")
         return
     console = make_console()
     console.print(_grouped("REPLICA", groups["replicas"]), highlight=False)
     console.print()
     console.print(_grouped("TENANT", groups["tenants"]), highlight=False)
+    if not rows:
+        return
     console.print()
     console.print(_newest(rows[:SHOWN]), highlight=False)
     console.print("longboat why ID shows one of them in full", style="dim", highlight=False)
 
 
-def medians(rows: Iterable[Row], group_of: Callable[[Row], str]) -> list[dict[str, Any]]:
+def medians(rows: Iterable[Row], group_of: Callable[[Row], str], running: Sequence[Row] = ()) -> list[dict[str, Any]]:
     """Return one entry for each group, the slowest token first: requests, failures, and the median of each time.
 
+    running: numbers of requests that have not ended, as ``RecentQuery`` has them
     A median is None where no request of the group has the time.
     """
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {group_of(row): [] for row in running}
     for row in rows:
         groups.setdefault(group_of(row), []).append(row)
-    found = [{"name": name, **_of_group(members)} for name, members in groups.items()]
-    return sorted(found, key=lambda entry: (-(entry["ms_per_token"] or 0.0), str(entry["name"])))
+    now: Counter[str] = Counter()
+    for row in running:
+        now[group_of(row)] += row["requests"]
+    found = [{"name": name, "running": now[name], **_of_group(members)} for name, members in groups.items()]
+    return sorted(found, key=lambda entry: (-(entry["ms_per_token"] or 0.0), -entry["running"], str(entry["name"])))
 
 
 def _of_group(rows: Sequence[Row]) -> dict[str, Any]:
@@ -73,7 +86,7 @@ def _timed(row: Row) -> dict[str, Any]:
 
 
 def _replica(row: Row) -> str:
-    return f"{row['pool'] or row['model']}/{row['replica'] or 'none'}"
+    return f"{row.get('pool') or row['model']}/{row['replica'] or 'none'}"
 
 
 def _tenant(row: Row) -> str:
@@ -81,9 +94,9 @@ def _tenant(row: Row) -> str:
 
 
 def _grouped(title: str, groups: Iterable[Row]) -> Table:
-    table = _table((title,), ("REQUESTS", "FAILED", *(words for words, _ in TIMES)))
+    table = _table((title,), ("RUNNING", "ENDED", "FAILED", *(words for words, _ in TIMES)))
     for group in groups:
-        counts = (f"{group['requests']:,}", f"{group['failed']:,}")
+        counts = (f"{group[name]:,}" for name in ("running", "requests", "failed"))
         table.add_row(group["name"], *counts, *(_number(group[name]) for _, name in TIMES))
     return table
 

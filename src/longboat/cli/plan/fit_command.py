@@ -61,9 +61,8 @@ def _table(rows: list[Row], *, narrow: bool) -> Table:
     """Return one line a model; a narrow table has fewer columns, and cuts its last one."""
     from longboat.cli.plan.plan_tables import simple_table
 
-    names = ["MODEL", "PARAMS>", "WEIGHTS", "TOKENS/S>", "TTFT ms>", "ITL ms>"]
-    names += ["PLAN"] if narrow else ["LONGEST>", "HELD>", "PLAN"]
-    table = simple_table(*names)
+    wide = [] if narrow else ["PARAMS>"], [] if narrow else ["LONGEST>", "HELD>"]
+    table = simple_table("MODEL", *wide[0], "WEIGHTS", "TOKENS/S>", "TTFT ms>", "ITL ms>", *wide[1], "PLAN")
     for column in table.columns:
         column.no_wrap, column.overflow = True, "ellipsis"
     for row in rows:
@@ -71,7 +70,10 @@ def _table(rows: list[Row], *, narrow: bool) -> Table:
         figures += [] if narrow else [str(row.max_context_tokens), str(row.max_sequences)]
         cells = figures if row.fits else ["-"] * len(figures)
         plan = f"misses {row.missed}: {row.plan}" if row.missed else row.plan
-        table.add_row(row.model, f"{row.params / 1e9:.1f}B", row.quantization or "no", *cells, plan)
+        params = [] if narrow else [f"{row.params / 1e9:.1f}B"]
+        table.add_row(row.model, *params, row.quantization or "no", *cells, plan)
+    for column in table.columns[:-1]:
+        column.min_width = max(len(str(text)) for text in (column.header, *column.cells))
     return table
 
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 
-__all__ = ("make_console",)
+__all__ = ("ORDINARY_WIDTH", "make_console")
 
 WIDTH_WITHOUT_TERMINAL = 200
+ORDINARY_WIDTH = 80
+"""Columns of an ordinary terminal, for tables that only eyes read."""
 
 
 def make_console(*, stderr: bool = False, width: int = WIDTH_WITHOUT_TERMINAL, plain_lines: bool = False) -> Console:
-    """Return a console that does not fold tables when its output is not a terminal.
+    """Return a console whose tables follow the terminal. Without one, lines that are not of a table do not fold.
 
-    width: columns without a terminal. plain_lines: colour no words, and fold nothing
+    width: columns of tables without a terminal and without the variable COLUMNS
+    plain_lines: colour no words, and fold nothing
     """
     terminal = Console(stderr=stderr).is_terminal
+    own_width = terminal or plain_lines or os.environ.get("COLUMNS", "").isdigit()
     return Console(
         stderr=stderr,
-        width=None if terminal or plain_lines else width,
+        width=None if own_width else width,
         markup=False,
         highlight=not plain_lines,
-        soft_wrap=plain_lines,
+        soft_wrap=plain_lines or not terminal,
     )

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cli.shared.cluster_at_hand import connect_quickly
 from longboat.cli.shared.gateway_client import gateway_client
 from longboat.cli.shared.node_replies import replies_of
-from longboat.cluster.protocol.messages import GatewayReport
-from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.gateway.admin.node_query import NodeQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
 
-__all__ = ("Asked", "ask_gateways", "asked_gateways", "base_of")
+if TYPE_CHECKING:
+    from longboat.cli.shared.quick_session import QuickSession
+    from longboat.cluster.ray.session import Session
+
+__all__ = ("Asked", "asked_gateways", "base_of")
 
 _TIMEOUT_S = 10.0
 _KEY_HINT = "put an admin key (gateway.admin in the fleet file) into the environment variable LONGBOAT_API_KEY"
@@ -41,28 +43,21 @@ def asked_gateways(url: str | None) -> Iterator[Asked]:
         with gateway_client([base], _TIMEOUT_S) as client:
             yield _Addressed(client, base)
     else:
-        with connect() as session:
+        with connect_quickly() as session:
             yield _OfFleet(session)
-
-
-def ask_gateways(
-    session: Session, gateways: Sequence[GatewayReport], query: NodeQuery
-) -> tuple[list[Reply], dict[str, str]]:
-    """Ask gateways as ``replies_of`` does."""
-    return replies_of(session, gateways, msgspec.json.encode(query))
 
 
 class _OfFleet:
     """The gateways of the running fleet."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session | QuickSession) -> None:
         self._session = session
 
     def ask(self, query: NodeQuery) -> list[Reply]:
         report = self._session.report()
         if report is None:
             raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
-        return ask_gateways(self._session, report.gateways, query)[0]
+        return replies_of(self._session, report.gateways, msgspec.json.encode(query))[0]
 
 
 class _Addressed:

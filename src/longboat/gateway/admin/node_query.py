@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -63,18 +64,28 @@ class TimelineQuery(Query, frozen=True, tag="timeline"):
 
 
 class RecentQuery(Query, frozen=True, tag="recent"):
-    """Asks for ``{"requests": [summary, …]}``, the newest first."""
+    """Asks for ``{"requests": [summary, …], "running": rows}``: those that ended, the newest first; and what runs now.
+
+    A row has ``model``, ``replica``, ``tenant`` and the number of ``requests``.
+    """
 
     # where given, only requests of this tenant are listed
     tenant: str | None = None
     limit: _Count = 50
 
     def local(self, state: ObservedState) -> Reply:
-        return {"requests": [summary(record) for record in state.recent.newest(self.tenant, self.limit)]}
+        streams = ((u.model, u.replica, s.tenant) for u in state.table.upstreams() for s in u.streams)
+        running: Counter[tuple[str, ...]] = Counter(key for key in streams if self.tenant in (None, key[2]))
+        ended = [summary(record) for record in state.recent.newest(self.tenant, self.limit)]
+        return {"requests": ended, "running": _running_rows(running)}
 
     def joined(self, replies: Sequence[Reply]) -> Reply:
         rows = [row for reply in replies for row in reply["requests"]]
-        return {"requests": sorted(rows, key=_received_s, reverse=True)[: self.limit]}
+        running: Counter[tuple[str, ...]] = Counter()
+        for row in (row for reply in replies for row in reply.get("running", ())):  # an older gateway has none
+            running[row["model"], row["replica"], row["tenant"]] += row["requests"]
+        newest = sorted(rows, key=_received_s, reverse=True)[: self.limit]
+        return {"requests": newest, "running": _running_rows(running)}
 
 
 class UsageQuery(Query, frozen=True, tag="usage"):
@@ -141,6 +152,11 @@ def _losses(state: ObservedState) -> dict[str, int]:
     if accounting.remote_counters is not None:
         losses["counted_without_redis"] = accounting.remote_counters.num_degraded
     return losses
+
+
+def _running_rows(counts: Mapping[tuple[str, ...], int]) -> list[Reply]:
+    names = ("model", "replica", "tenant")
+    return [{**dict(zip(names, key, strict=True)), "requests": count} for key, count in counts.items()]
 
 
 def _received_s(row: Mapping[str, Any]) -> float:

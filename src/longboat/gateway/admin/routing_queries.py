@@ -51,7 +51,7 @@ class TraceQuery(Query, frozen=True, tag="trace"):
         return {"rows": rows, "dropped": sum(reply["dropped"] for reply in replies)}
 
 
-_COUNTS = ("in_flight", "prefilling", "prefill_tokens", "decode_tokens")
+_COUNTS = ("in_flight", "sent", "prefilling", "prefill_tokens", "decode_tokens")
 """Numbers of one process, which are added up."""
 
 
@@ -67,6 +67,7 @@ def _row(pool: Pool, upstream: Upstream) -> Reply:
         "ready": upstream.ready,
         "suspect": upstream.suspect,
         "in_flight": upstream.outstanding,
+        "sent": upstream.num_sent,
         "prefilling": load.prefills,
         "prefill_tokens": load.prefill_tokens,
         "decode_tokens": load.decode_tokens,
@@ -90,7 +91,12 @@ def _hits(figures: AccuracyFigures) -> dict[str, int]:
 def _added(one: Reply, two: Reply) -> Reply:
     hits = {name: count + two["hits"].get(name, 0) for name, count in one["hits"].items()}
     engine = one["engine"] or two["engine"]
-    return {**one, **{name: one[name] + two[name] for name in _COUNTS}, "hits": hits, "engine": engine}
+    return {
+        **one,
+        **{name: one[name] + two.get(name, 0) for name in _COUNTS if name in one},
+        "hits": hits,
+        "engine": engine,
+    }
 
 
 def _policies(pools: Iterable[Pool]) -> str:

@@ -109,6 +109,7 @@ class Lease:
         """Count as one of the engine's streams."""
         self.upstream, self._stream = upstream, stream
         upstream.streams.add(stream)
+        upstream.num_sent += 1
 
     def leave_engine(self, now_s: float) -> None:
         """Stop counting as one of the engine's streams."""

@@ -144,6 +144,10 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
             self.connection.resume()
 
     @property
+    def tenant(self) -> str:
+        return self.answer.call.tenant.name
+
+    @property
     def silent_s(self) -> float:
         return self.connection.path.quiet * SWEEP_S if self.connection is not None else math.inf
 

@@ -38,6 +38,10 @@ class MovableStream(PausableStream, Protocol):
         """Return how far the request is at its engine."""
 
     @property
+    def tenant(self) -> str:
+        """The name of the tenant whose request it is."""
+
+    @property
     def silent_s(self) -> float:
         """The time since its engine last sent something; infinite while the stream waits for no engine."""
 
@@ -71,6 +75,7 @@ class Upstream(RoutedEndpoint):  # size: one flat record, because each choice of
         "limits",
         "lost",
         "model",
+        "num_sent",
         "pace",
         "ready",
         "relay",
@@ -111,6 +116,7 @@ class Upstream(RoutedEndpoint):  # size: one flat record, because each choice of
         self.leaving = endpoint.moving  # it is taken out of use, and other engines take over its responses
         self.lost = ""  # why its heartbeats say that it does not work; empty: it works, or it sends none
         self.streams: set[MovableStream] = set()  # requests that it works on; they are informed when it is lost
+        self.num_sent = 0  # requests that were sent there by now
         self.limits = limits
         self.capacity = limits.max_outstanding
         self.sequences: int | None = None  # requests of all gateways that it works on at once; None: unknown
