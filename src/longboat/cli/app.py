@@ -423,7 +423,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept all suggestions, without questions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
-    """Write a first fleet file: for this machine, or of a vLLM command.
+    """Write a first fleet file: for this machine, or from a vLLM command.
 
     Detects cards, memory and network, and chooses the largest model of the catalog that serves the load well.
     """

@@ -1,4 +1,4 @@
-"""The fleet file that does what a command of vLLM does, with the reason for each part that it leaves out. Pure."""
+"""The fleet file that does what a vLLM command does, with the reason for each part that it leaves out. Pure."""
 
 from __future__ import annotations
 
@@ -263,4 +263,4 @@ def _text(fleet: _Fleet, model: str, folder: str) -> str:
     document = {"apiVersion": "longboat/v1", "name": "longboat", "models": [entry], "gateway": gateway}
     lines = [f"# left out: {line}" for line in fleet.left_out]
     body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
-    return "\n".join(["# Made of a command of vLLM by longboat init --from.", *lines, body])
+    return "\n".join(["# longboat init --from wrote this file from a vLLM command.", *lines, body])

@@ -74,7 +74,7 @@ def run_init(request: InitRequest) -> None:
 
 
 def _write_from_command(request: InitRequest, path: Path) -> None:
-    """Write the file that does what a command of vLLM does."""
+    """Write the file that does what a vLLM command does."""
     if request.model or request.users:
         raise UserInputError("--from has the model and its settings", hint="leave out --model and --users")
     command = _command(request.command)
