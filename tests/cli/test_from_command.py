@@ -13,7 +13,7 @@ from longboat.cli.app import app
 from longboat.cli.check.from_command import fleet_of_command
 from longboat.core.errors import UserInputError
 
-IMAGE = "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache/huggingface"
+IMAGE = "docker run --runtime nvidia --gpus all -v /disk/hub:/hub"
 TWO_CARDS = {"name": "Qwen3-32B", "source": "hf:Qwen/Qwen3-32B", "split": {"tensor": 2}}
 
 

@@ -43,6 +43,7 @@ class FakeNode:
         self.recent = RecentRequests()
         self.recent.add(record("req-a", "a"))
         self.recent.add(record("req-b", "b"))
+        self.table = Table()
         self.draining = False
         self.gone = False
         self.missing: list[str] = []
@@ -84,6 +85,9 @@ class Table:
     def endpoints(self, model: str) -> tuple[Served, ...]:
         replicas = (Served("r1", {"legal": "v1"}), Served("r2", {"legal": "v2"}), Served("r3", {}))
         return tuple(replica for replica in replicas if model in replica.adapters)
+
+    def upstreams(self) -> tuple[()]:
+        return ()
 
 
 class State:

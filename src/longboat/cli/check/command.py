@@ -49,13 +49,13 @@ def run_check(targets: Sequence[str], overlays: Sequence[str], *, on: str = "", 
     Raises UserInputError for machines that cannot be read, ClusterError where ``live`` finds no cluster.
     """
     from longboat.cli.check.machines import machines_for
-    from longboat.cli.shared.console import ORDINARY_WIDTH, make_console
+    from longboat.cli.shared.console import make_console
 
     if not targets:
         first, overlays = first_and_rest(None, overlays)
         targets = (first,)
     check_read_once([name for target in targets for name in (target, *overlays)])
-    console = make_console(stderr=as_json, width=ORDINARY_WIDTH)
+    console = make_console(stderr=as_json)
     machines = machines_for(on, console)
     found = [check_target(target, overlays, machines) for target in targets]
     if as_json:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longboat.cli.shared.console import ORDINARY_WIDTH, make_console
+from longboat.cli.shared.console import make_console
 from longboat.planner.machines.pools import system_notes
 from longboat.planner.memory.fit import RankBytes
 from longboat.planner.predict.number import Number
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ("console", "cost_table", "print_cost", "print_found", "simple_table")
 
-WIDTH_WITHOUT_TERMINAL = ORDINARY_WIDTH
+WIDTH_WITHOUT_TERMINAL = 160
 GIB = 1024**3
 SHOWN_PLANS, SHOWN_REJECTED = 6, 8
 
 
 def console() -> Console:
-    """Return a console whose tables follow the terminal, and fit in an ordinary one where there is none."""
+    """Return a console whose tables follow the terminal, and do not fold where there is none."""
     return make_console(width=WIDTH_WITHOUT_TERMINAL)
 
 

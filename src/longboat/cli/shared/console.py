@@ -6,11 +6,9 @@ import os
 
 from rich.console import Console
 
-__all__ = ("ORDINARY_WIDTH", "make_console")
+__all__ = ("make_console",)
 
 WIDTH_WITHOUT_TERMINAL = 200
-ORDINARY_WIDTH = 80
-"""Columns of an ordinary terminal, for tables that only eyes read."""
 
 
 def make_console(*, stderr: bool = False, width: int = WIDTH_WITHOUT_TERMINAL, plain_lines: bool = False) -> Console:
