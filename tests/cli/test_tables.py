@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 import longboat.cli
 from cli.cli_builders import replica, report
@@ -119,3 +120,13 @@ def test_only_one_module_makes_consoles() -> None:
     folder = Path(longboat.cli.__file__).parent
     makers = {path.name for path in folder.rglob("*.py") if " Console(" in path.read_text()}
     assert makers == {"console.py"}
+
+
+def test_a_heading_of_two_lines_is_whole_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = Table("GiB\nPREDICTED / MEASURED", box=None)
+    table.add_row("1 / 2")
+    make_console().print(table)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == ["GiB", "PREDICTED / MEASURED", "1 / 2"]

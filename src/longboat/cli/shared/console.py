@@ -12,9 +12,9 @@ WIDTH_WITHOUT_TERMINAL = 200
 
 
 def make_console(*, stderr: bool = False, width: int = WIDTH_WITHOUT_TERMINAL, plain_lines: bool = False) -> Console:
-    """Return a console whose tables follow the terminal. Without one, lines that are not of a table do not fold.
+    """Return a console that does not fold tables when its output is not a terminal.
 
-    width: columns of tables without a terminal and without the variable COLUMNS
+    width: columns without a terminal and without the variable COLUMNS
     plain_lines: colour no words, and fold nothing
     """
     terminal = Console(stderr=stderr).is_terminal
@@ -24,5 +24,5 @@ def make_console(*, stderr: bool = False, width: int = WIDTH_WITHOUT_TERMINAL, p
         width=None if own_width else width,
         markup=False,
         highlight=not plain_lines,
-        soft_wrap=plain_lines or not terminal,
+        soft_wrap=plain_lines,
     )
