@@ -58,6 +58,7 @@ class FrontEnd:
         self._inner = {"authorization": f"Bearer {inner_key}"}
         self._key = hashlib.sha256(key.encode()).digest() if key else None
         self._session: aiohttp.ClientSession | None = None
+        self._probes: aiohttp.ClientSession | None = None  # without connections that stay open
         self._is_reached = False  # llama.cpp took a connection
 
     def application(self) -> web.Application:
@@ -70,8 +71,11 @@ class FrontEnd:
     async def _connections(self, _: web.Application) -> Any:
         no_limit = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(connector=no_limit, timeout=timeout, auto_decompress=False) as session:
-            self._session = session
+        fresh = aiohttp.TCPConnector(limit=0, force_close=True)  # each is refused once llama.cpp was asked to end
+        async with (
+            aiohttp.ClientSession(connector=no_limit, timeout=timeout, auto_decompress=False) as self._session,
+            aiohttp.ClientSession(connector=fresh, timeout=timeout, auto_decompress=False) as self._probes,
+        ):
             yield
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -106,10 +110,11 @@ class FrontEnd:
         return same and scheme.lower() == "bearer"
 
     async def _relay(self, request: web.Request, terms: Terms) -> web.StreamResponse:
-        assert self._session is not None
+        session = self._probes if request.path in OPEN_PATHS else self._session
+        assert session is not None
         kind = request.headers.get("content-type", "application/json")
         headers = {**self._inner, "content-type": kind}
-        asked = self._session.request(request.method, self._url + request.path, data=terms.body, headers=headers)
+        asked = session.request(request.method, self._url + request.path, data=terms.body, headers=headers)
         async with asked as answer:
             self._is_reached = True
             if answer.status == 500 and "content-encoding" not in answer.headers:
