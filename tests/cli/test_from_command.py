@@ -114,6 +114,7 @@ def test_no_secret_of_the_command_is_in_the_file() -> None:
     assert "s3cret" not in text
     assert yaml.safe_load(text)["models"][0]["engine"]["env"] == {"OMP_NUM_THREADS": "4", "HF_TOKEN": "${HF_TOKEN}"}
     assert yaml.safe_load(text)["gateway"]["auth"] == "keys"
+    assert "s3cret" not in fleet_of_command(f"{IMAGE} -eHF_TOKEN=s3cret vllm/vllm-openai /m", env={}, folder="/here")
     model, _, comments = made('docker run --env "HF_TOKEN=$HF_TOKEN" -e A=1 vllm/vllm-openai --model /m')
     assert model["engine"] == {"env": {"A": "1"}}
     assert "left out: HF_TOKEN: export it" in comments

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from longboat.cli.plan.inputs.running_command import arguments_at, program_of, request_of
+from longboat.cli.plan.inputs.running_command import ASSIGNMENT, arguments_at, program_of, request_of
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.core.errors import UserInputError
 from longboat.engines.vllm.flags import ARGUMENTS, is_on
@@ -24,7 +24,6 @@ from longboat.spec.types.source import BARE_HUB, name_from_source
 __all__ = ("fleet_of_command",)
 
 HINT = 'write it as in a shell: "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2"'
-ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD")
 SHELL_WORD = re.compile(r"\d?[<>].*|[|&;].*")
 VARIABLE = re.compile(r"\$[A-Za-z_{(]")
@@ -111,14 +110,14 @@ def _read_start(fleet: _Fleet, words: Sequence[str], env: Mapping[str, str]) -> 
     is_container = any(word.rpartition("/")[2] in ("docker", "podman", "nerdctl") for word in words[:3])
     at, others = 0, []
     while at < len(words):
-        name, equals, value = words[at].partition("=")
+        name, equals, value = _docker_word(words[at]).partition("=")
         kind = DOCKER_VALUES.get(name) if is_container else None
         if kind and not equals:
             at += 1
             value = words[at] if at < len(words) else ""
         if kind == "port":
             _publish(fleet, value)
-        elif kind == "env" or (not is_container and ASSIGNMENT.fullmatch(words[at])):
+        elif kind == "env" or (not is_container and ASSIGNMENT.match(words[at])):
             _variable(fleet, value if kind else words[at], env)
         else:
             others.append(words[at])
@@ -128,6 +127,11 @@ def _read_start(fleet: _Fleet, words: Sequence[str], env: Mapping[str, str]) -> 
         if options:
             fleet.leave_out(options, "engines are processes of the nodes; paths are the nodes' own")
         fleet.leave_out(others[-1], "longboat engines install vllm makes the environment; engine.version chooses one")
+
+
+def _docker_word(word: str) -> str:
+    """Return ``-e=NAME=VALUE`` for docker's ``-eNAME=VALUE``, whose value may be a secret, and likewise for ``-p``."""
+    return f"{word[:2]}={word[2:]}" if word[:2] in DOCKER_VALUES and word[2:3] not in ("", "=") else word
 
 
 def _publish(fleet: _Fleet, value: str) -> None:

@@ -115,9 +115,9 @@ class Storage:
         return without_markers(found)
 
     def _look_up(self, name: str) -> list[FileEntry]:
-        """Ask for the parts of a named file: whatever else is beside it, or below its folder, is not listed.
+        """Ask for the parts of a named file: other files of its folder are not listed.
 
-        Raises MissingObjectError where there is no such file.
+        Raises MissingObjectError if the file does not exist.
         """
         first, *others = parts_of(name)
         found = [self._head(first)]

@@ -21,7 +21,16 @@ from longboat.planner.search.search import SearchResult
 if TYPE_CHECKING:
     from longboat.engines.extra_arguments import ExtraArguments
 
-__all__ = ("RunningRequest", "arguments_at", "as_run", "is_command", "program_of", "request_notes", "request_of")
+__all__ = (
+    "ASSIGNMENT",
+    "RunningRequest",
+    "arguments_at",
+    "as_run",
+    "is_command",
+    "program_of",
+    "request_notes",
+    "request_of",
+)
 
 STORED = "stored"
 # Ollama's files without a word for their format.
