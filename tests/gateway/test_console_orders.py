@@ -192,6 +192,12 @@ async def test_planner_that_breaks_is_an_error_and_no_more(said: str) -> None:
     assert isinstance(found, Refusal) and (found.status, found.code) == (503, "planner_failed")
 
 
+async def test_planner_that_ends_before_it_has_its_question_is_an_error_and_no_more() -> None:
+    workers = PlanWorkers(None, command=["true"])
+    found = [await workers.answer({"kind": "plan", "on": str(number)}, 0.0) for number in range(5)]
+    assert {isinstance(item, Refusal) and item.code for item in found} == {"planner_failed"}
+
+
 def noting(tmp_path: Path, said: str) -> tuple[PlanWorkers, Path]:
     """Return planners that answer ``said``, and the folder in which each process leaves a file."""
     started = tmp_path / "started"

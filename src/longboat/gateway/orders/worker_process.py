@@ -52,7 +52,8 @@ async def ask_worker(
 async def _exchange(worker: asyncio.subprocess.Process, body: bytes) -> dict[str, Any]:
     assert worker.stdin is not None and worker.stdout is not None
     with contextlib.suppress(ConnectionError):
-        worker.stdin.write(body)
+        if not worker.stdin.is_closing():  # the worker has ended already, and uvloop refuses to write
+            worker.stdin.write(body)
         await worker.stdin.drain()
     worker.stdin.close()
     pieces, size = [], 0

@@ -75,7 +75,8 @@ class Worker:
         pipe = asyncio.subprocess.PIPE
         self.process = await asyncio.create_subprocess_exec(*gateway_command(), stdin=pipe, stdout=pipe)
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(encode_config(config))
+        if not self.process.stdin.is_closing():  # the worker has ended already, and uvloop refuses to write
+            self.process.stdin.write(encode_config(config))
         self.process.stdin.close()
         try:
             line = await asyncio.wait_for(self.process.stdout.readline(), _START_TIMEOUT_S)
