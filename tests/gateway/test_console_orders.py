@@ -198,6 +198,16 @@ async def test_planner_that_ends_before_it_has_its_question_is_an_error_and_no_m
     assert {isinstance(item, Refusal) and item.code for item in found} == {"planner_failed"}
 
 
+async def test_planner_has_the_lowest_priority_beside_the_gateway_too() -> None:
+    session = "open('/proc/self/autogroup').read()"
+    text = f"import json, os; print(json.dumps({{'value': {{'nice': os.getpriority(0, 0), 'session': {session}}}}}))"
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("this kernel divides its processors without regard to sessions")
+    command = [sys.executable, "-c", f"input(); {text}"]  # it reads, so its priority is set before it looks
+    found = await PlanWorkers(None, command=command).answer({"kind": "plan"}, 0.0)
+    assert isinstance(found, dict) and found["nice"] == 19 and found["session"].strip().endswith("nice 19")
+
+
 def noting(tmp_path: Path, said: str) -> tuple[PlanWorkers, Path]:
     """Return planners that answer ``said``, and the folder in which each process leaves a file."""
     started = tmp_path / "started"

@@ -39,14 +39,24 @@ async def ask_worker(
     )
     try:
         if is_lowest:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, worker.pid, _LOWEST)
+            _lower(worker.pid)
         async with asyncio.timeout(deadline_s):
             return await _exchange(worker, body)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.pid, signal.SIGKILL)
         await worker.wait()
+
+
+def _lower(pid: int) -> None:
+    """Give a process that leads a session the lowest priority, among its session and among all sessions.
+
+    Linux divides the processors among sessions first (autogroups, sched(7)): there a priority counts inside one only.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _LOWEST)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(_LOWEST))
 
 
 async def _exchange(worker: asyncio.subprocess.Process, body: bytes) -> dict[str, Any]:
