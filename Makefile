@@ -123,7 +123,7 @@ bench-peers: venv  ## install the other proxies for bench-gateway, each in an en
 
 ##@ Check
 .PHONY: test
-test: venv  ## everything this machine allows; ONLY="lint quick" runs only these
+test: $(READY)  ## everything this machine allows; ONLY="lint quick" runs only these
 	@$(VENV)/bin/python tools/run_tests.py $(ONLY)
 
 .PHONY: quick

@@ -84,16 +84,18 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
         """version: ``standard``, or ``editable`` where the checkout itself is what gets imported."""
         if self.target_name != "wheel":
             return
-        built = build()
+        is_later = version == "editable" and bool(os.environ.get("LONGBOAT_MODULES_LATER"))
+        built = build(with_modules=not is_later)
         if built and version == "standard":
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
             build_data["artifacts"] += [f"/{path.relative_to(ROOT).as_posix()}" for path in built]
 
 
-def build() -> list[Path]:
+def build(*, with_modules: bool = True) -> list[Path]:
     """Compile what is older than its source, and return the files that exist then.
 
+    with_modules: also mypyc's
     Exits with a message where the C extension cannot be made: the gateway needs it. mypyc's modules are optional.
     """
     why = _missing()
@@ -104,7 +106,7 @@ def build() -> list[Path]:
             sys.exit(f"longboat: the gateway's C extension {source.stem} cannot be built: {failure}")
     compiled = _compiled_module()
     folder: Path = compiled.FOLDER
-    if not _are_fresh(compiled) and (failure := why or _make_modules(compiled)):
+    if with_modules and not _are_fresh(compiled) and (failure := why or _make_modules(compiled)):
         shutil.rmtree(folder, ignore_errors=True)
         print(f"longboat: runs without compiled modules, only slower: {failure}", file=sys.stderr, flush=True)
     return [*extensions, *sorted(path for path in folder.rglob("*") if path.is_file())]

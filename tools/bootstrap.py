@@ -33,8 +33,8 @@ def main(folder: Path) -> None:
     into: tuple[str | Path, ...] = ("--quiet", "--python", python, *sources.uv_arguments())
     locked: tuple[str | Path, ...] = ("--require-hashes", "--compile-bytecode", REQUIREMENTS / "dev.txt")
     step("installing Longboat's packages", *uv, "sync", *into, *locked)
-    own = "installing Longboat itself, and compiling the path of a request (usually 1 to 3 minutes)"
-    step(own, *uv, "install", *into, "--no-deps", "--no-build-isolation", "-e", ROOT)
+    os.environ["LONGBOAT_MODULES_LATER"] = "1"  # make compiles them next, or beside what needs none
+    step("installing Longboat itself", *uv, "install", *into, "--no-deps", "--no-build-isolation", "-e", ROOT)
 
 
 def step(text: str, *command: str | Path) -> None:

@@ -1,7 +1,7 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
-One line says what cannot run here, and why. What needs nothing comes first, and engine environments are
-installed beside it. Then come tests of engines and of clusters: their files are divided among processes. The last line
+One line says what cannot run here, and why. What needs nothing comes first, engine environments are installed beside
+it, and so is what a request runs through compiled, which tests need. Then come tests of engines and of clusters: their files are divided among processes. The last line
 adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
@@ -49,6 +49,7 @@ CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("python", "tools/check_prose.py"),
     ),
     "types": (("mypy",),),
+    "compile": (("python", "hatch_build.py"),),
 }
 TESTS = {
     "quick": "not engine and not ray and not net and not slow and not hosts and not browser and not watch",
@@ -69,7 +70,7 @@ NUM_PROCESSES = 4
 """On two cores. Tests wait for most of their time: three left a quarter of both cores idle in quick, and an eighth of
 them while engines and clusters ran."""
 NEEDS_NOTHING = (*CHECKS, "quick")
-ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
+ROWS_BEFORE = ((("lint",), ("types",)), (("compile",), ("quick",)))
 """Rows of what needs nothing; see ROWS."""
 ROWS = ((NEEDS_ENGINES,),)
 """Rows of what needs something. Rows run side by side, what stands in a row in turn. Each cluster has a network
@@ -122,7 +123,8 @@ def main(groups: list[str]) -> int:
     if unknown := [group for group in groups if group not in known]:
         print(f"no such group: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
-    chosen = [group for group in known if not groups or group in groups]
+    wanted = {*groups, *(("compile",) if set(groups) & set(TESTS) else ())}
+    chosen = [group for group in known if not groups or group in wanted]
     first = [group for group in chosen if group in NEEDS_NOTHING]
     then = [group for group in chosen if group not in NEEDS_NOTHING]
     started_s = time.monotonic()
