@@ -48,7 +48,21 @@ _FLAGS = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_BUILD_UI=OFF",
 )
-BUILD_RECIPE = hashlib.sha256("\n".join((_SOURCE_DIGEST, *_FLAGS)).encode()).hexdigest()[:16]
+_JOINED = """\
+file(GLOB core ${CMAKE_SOURCE_DIR}/src/*.cpp)
+list(REMOVE_ITEM core ${CMAKE_SOURCE_DIR}/src/llama-kv-cache-dsv4.cpp)  # another file has one of its functions too
+cmake_language(DEFER CALL set_source_files_properties ${core} TARGET_DIRECTORY llama
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION OFF)
+file(GLOB helpers ${CMAKE_SOURCE_DIR}/tools/mtmd/mtmd-helper*.cpp)
+cmake_language(DEFER CALL set_source_files_properties ${helpers} TARGET_DIRECTORY mtmd
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+cmake_language(DEFER CALL set_target_properties llama-common server-context llama-server-impl mtmd
+    PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+"""
+"""CMake commands that compile several files as one: most of the time goes into headers that each of them reads.
+
+Deferred commands read their variables when the last folder was read, so each has its own."""
+BUILD_RECIPE = hashlib.sha256("\n".join((_SOURCE_DIGEST, *_FLAGS, _JOINED)).encode()).hexdigest()[:16]
 """Changes when the same build would give something else."""
 
 _COMPILERS = ("c++", "g++", "clang++")
@@ -96,7 +110,10 @@ def _build(built: Path, programs: Path, step: Callable[[str], None]) -> None:
         step("fetching the source of llama.cpp")
         source = _unpacked(_fetched(folder, programs / "python"), folder)
         step("configuring llama.cpp")
-        cmake = [str(programs / "cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={programs / 'ninja'}", *_FLAGS]
+        joined = folder / "joined.cmake"
+        joined.write_text(_JOINED)
+        flags = (f"-DCMAKE_MAKE_PROGRAM={programs / 'ninja'}", f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={joined}", *_FLAGS)
+        cmake = [str(programs / "cmake"), "-G", "Ninja", *flags]
         _run([*cmake, "-S", str(source), "-B", str(folder / "build")], lambda _: None)
         ninja = [str(programs / "ninja"), "-C", str(folder / "build"), SERVER_PROGRAM, RPC_PROGRAM]
         _run(ninja, _counted(step))
