@@ -126,7 +126,6 @@ def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Ca
         token_file=options.token_file,
         storage=options.storage,
         dashboard=f"{options.address}:{options.ports['dashboard']}" if options.role == "head" else "",
-        metrics_port=options.ports["metrics"],
         started_by_up=request.started_by_up,
         request=asdict(request),
         argv=tuple(ray_argv(options)),

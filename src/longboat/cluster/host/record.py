@@ -55,7 +55,6 @@ class ClusterRecord:
     token_file: str
     storage: str = ""
     dashboard: str = ""
-    metrics_port: int = 0
     started_by_up: bool = False
     phase: str = "starting"
     detail: str = ""

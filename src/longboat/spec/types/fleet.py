@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, 
 
 from longboat.core.sizes import canonical_size, size_bytes
 from longboat.core.tasks import GENERATE, Task
+from longboat.core.wanted import MAX_RANKS
 from longboat.engine_names import BUILT_IN, engine_names
 from longboat.spec.types.adapters import AdapterSpec, AdaptersSpec
 from longboat.spec.types.engine_env import EngineVariables
@@ -43,7 +44,6 @@ Auto = Literal["auto"]
 """What the planner decides when the fleet comes up."""
 API_VERSION: Final = "longboat/v1"
 MAX_MODELS = 1000
-MAX_RANKS = 1024
 
 FLEET_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 MODEL_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
