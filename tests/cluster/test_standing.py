@@ -19,10 +19,11 @@ import pytest
 
 from longboat.cluster.host import ray_node, record, resume
 from longboat.cluster.host.choices import NodeRequest
-from longboat.cluster.host.record import ClusterRecord, boot_id, forget_record, load_record, save_record
+from longboat.cluster.host.record import ClusterRecord, forget_record, load_record, save_record
 from longboat.cluster.host.resume import request_of, resume_node
 from longboat.cluster.host.standing import Facts, standing
 from longboat.core.errors import ClusterError, UserInputError
+from longboat.processes import boot_id
 
 HEAD = ClusterRecord(
     role="head",

@@ -16,11 +16,10 @@ from typing import Any
 from longboat.cluster.host.ray_command import LOOPBACK_ENV
 from longboat.disk_sync import sync
 from longboat.folders import node_folder
+from longboat.processes import boot_id, born_ticks
 
 __all__ = (
     "ClusterRecord",
-    "boot_id",
-    "born_ticks",
     "connect_env",
     "forget_record",
     "load_record",
@@ -80,23 +79,6 @@ class ClusterRecord:
 
     def with_runner(self, pid: int) -> ClusterRecord:
         return replace(self, runner_pid=pid, runner_born=born_ticks(pid))
-
-
-def born_ticks(pid: int) -> int:
-    """Return when ``pid`` started, in ticks since boot, which tells reused pids apart; 0 where it does not run."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if stat[0] == "Z" else int(stat[19])
-
-
-def boot_id() -> str:
-    """Return the name of this boot of the machine; empty where the kernel has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def save_record(record: ClusterRecord) -> None:
