@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from longboat.core.errors import ClusterError, UserInputError
+from longboat.disk_sync import whole_file
 from longboat.folders import open_files
 from longboat.spec.types.fleet import FLEET_NAME, MODEL_NAME
 
@@ -118,21 +119,17 @@ def write_archive(target: Path, manifest: Manifest, files: Mapping[str, bytes]) 
     """Write an archive whole or not at all, readable by its owner only. Raises UserInputError where it cannot be."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     head = msgspec.json.format(msgspec.json.encode(asdict(manifest) | {"files": sums}), indent=1)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            with tarfile.open(fileobj=file, mode="w:gz") as archive:
-                for name, content in {MANIFEST: head, **files}.items():
-                    entry = tarfile.TarInfo(name)
-                    entry.size, entry.mode = len(content), 0o600
-                    archive.addfile(entry, io.BytesIO(content))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
+        with (
+            whole_file(target, mode=0o600, synced=True) as file,
+            tarfile.open(fileobj=file, mode="w:gz") as archive,
+        ):
+            for name, content in {MANIFEST: head, **files}.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(content), 0o600
+                archive.addfile(entry, io.BytesIO(content))
     except OSError as error:
         raise UserInputError(f"{target} cannot be written: {error.strerror}", hint="name another file") from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def read_archive(path: Path) -> tuple[Manifest, dict[str, bytes]]:
@@ -216,16 +213,11 @@ def _put(target: Path, content: bytes, now: str) -> Restored:
     if is_there and _content(target) == content:
         return Restored(target, "same")
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with whole_file(target, mode=0o600) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
         before = _moved_away(target, now) if is_there else None  # only when the new file is whole
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
     return Restored(target, "replaced" if before else "new", before)
 
 

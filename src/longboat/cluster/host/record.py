@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from longboat.cluster.host.ray_command import LOOPBACK_ENV
-from longboat.disk_sync import sync
+from longboat.disk_sync import write_whole
 from longboat.folders import node_folder
 from longboat.processes import boot_id, born_ticks
 
@@ -91,13 +90,7 @@ def save_record(record: ClusterRecord) -> None:
 
 def _write(folder: Path, text: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = folder / f"node.{os.getpid()}"
-    try:
-        draft.write_text(text)
-        sync(draft)  # a power cut could leave an empty file in the place of both
-        draft.replace(folder / _NAME)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(folder / _NAME, text, synced=True)  # a power cut could leave an empty file in the place of both
 
 
 def forget_record(run: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from longboat.core.errors import ClusterError, TransferError
-from longboat.disk_sync import sync
+from longboat.disk_sync import sync, write_whole
 from longboat.processes import boot_id
 from longboat.weights.pieces.manifest import FileEntry, Manifest, Piece, pieces_of, read_manifest
 from longboat.weights.store.piece_record import PieceRecord, write_at
@@ -172,13 +172,6 @@ class PieceFolder:
                 return hashlib.sha256(file.read(piece.length)).digest() == self.record[piece.index]
         except OSError:
             return False
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file so that readers see the old one or the new one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(data)
-    fresh.replace(path)
 
 
 def _text_of(path: Path) -> str:
