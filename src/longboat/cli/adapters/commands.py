@@ -84,13 +84,9 @@ def list_adapters(as_json: Annotated[bool, typer.Option("--json", help="Print JS
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from longboat.cli.shared.console import make_console, simple_table
 
-    from longboat.cli.shared.console import make_console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("ADAPTER", "MODEL", "REVISION", "SERVED BY", "IN MEMORY OF", "TENANTS", "SOURCE"):
-        table.add_column(column)
+    table = simple_table("ADAPTER", "MODEL", "REVISION", "SERVED BY", "IN MEMORY OF", "TENANTS", "SOURCE")
     for row in rows:
         served = f"{len(row['served_by'])} of {row['replicas']}"
         tenants = "all" if row["tenants"] is None else ", ".join(row["tenants"])

@@ -148,18 +148,11 @@ def _currencies(report: FleetReport) -> dict[str, str]:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from longboat.cli.shared.console import make_console, simple_table
 
-    from longboat.cli.shared.console import make_console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("DAY (UTC)", "TENANT", "MODEL"):
-        table.add_column(column, no_wrap=True)
-    for column in ("REQUESTS", "PROMPT", "COMPLETION", "CACHED"):
-        table.add_column(column, no_wrap=True, justify="right")
     has_cost = any("cost" in row for row in rows)
-    if has_cost:
-        table.add_column("COST", no_wrap=True, justify="right")
+    counts = ("REQUESTS>", "PROMPT>", "COMPLETION>", "CACHED>", *(("COST>",) if has_cost else ()))
+    table = simple_table("DAY (UTC)", "TENANT", "MODEL", *counts, wraps=())
     for row in rows:
         cost = (f"{row['cost']:,.4f} {row['currency']}".rstrip() if "cost" in row else "",) if has_cost else ()
         table.add_row(*(str(row[key]) for key in KEYS), *(f"{row[name]:,}" for name in COUNTS), *cost)
