@@ -22,6 +22,7 @@ __all__ = (
     "Problem",
     "TransferError",
     "UserInputError",
+    "no_fleet",
 )
 
 
@@ -73,6 +74,11 @@ class ClusterError(LongboatError):
     """The cluster (Ray, a node, the network) is not in a state that allows this."""
 
     exit_code = 3
+
+
+def no_fleet() -> ClusterError:
+    """Return the error of a command for a running fleet where none is up."""
+    return ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
 
 
 class EngineError(LongboatError):

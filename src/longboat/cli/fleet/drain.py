@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cli.shared.cluster_at_hand import connect, report_of
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
 from longboat.cluster.node.write_turn import until_written
@@ -34,9 +34,7 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float, move: bool 
     """
     _check_words(kind, name, move=move)
     with connect() as session:
-        report = session.report()
-        if report is None:
-            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+        report = report_of(session)
         match kind:
             case "replica":
                 is_empty = _replica(session, _replica_named(report, name), undo, move=move)
