@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from longboat.core.sizes import canonical_size, size_bytes
+from longboat.core.sizes import size_bytes
 from longboat.core.tasks import GENERATE, Task
 from longboat.core.wanted import MAX_RANKS
 from longboat.engine_names import BUILT_IN, engine_names
@@ -19,7 +19,7 @@ from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.media import MediaSpec
 from longboat.spec.types.replicas import MAX_REPLICAS, ReplicasSpec
-from longboat.spec.types.section import Section, mistake
+from longboat.spec.types.section import Section, checked_size, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
 from longboat.spec.types.speculation import SpeculativeSpec
 from longboat.spec.types.weights import WeightsSpec
@@ -113,10 +113,7 @@ def _absolute(value: str) -> str:
 
 
 def _memory(value: str) -> str:
-    try:
-        return canonical_size(size_bytes(value))
-    except ValueError as error:
-        raise mistake(str(error), 'write it like "4GiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
+    return checked_size(value, "4GiB")
 
 
 def _gpus(value: float) -> float:
