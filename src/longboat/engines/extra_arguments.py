@@ -54,7 +54,7 @@ class ExtraArguments:
             problems.append(Problem(where="[0]", what=what, hint="write flags as --name value or --name=value"))
         for index, flag in self._positions(args):
             if (both := _BOTH.fullmatch(args[index])) and not self._may_be_value(index, args):
-                what = f"{args[index]!r} is one word, in which the engine finds no flag"
+                what = f"{args[index]!r} is one word, so the engine finds no flag in it"
                 hint = f'write two: {both[1]}, "{both[2]}"'
                 problems.append(Problem(where=f"[{index}]", what=what, hint=hint))
             elif owner := self.owner(flag):

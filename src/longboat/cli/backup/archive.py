@@ -152,12 +152,12 @@ def read_archive(path: Path) -> tuple[Manifest, dict[str, bytes]]:
     if manifest.fleet and not FLEET_NAME.fullmatch(manifest.fleet):
         raise UserInputError(f"{path} is of a fleet named {manifest.fleet!r}", hint="name a file of longboat backup")
     if not all(map(COMMAND.fullmatch, manifest.commands)):
-        raise UserInputError(f"{path} has commands that no backup has", hint="name a file of longboat backup")
+        raise UserInputError(f"{path} holds a command that no backup contains", hint="name a file of longboat backup")
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
     if wrong := sorted(
         name for name in sums.keys() | manifest.files.keys() if sums.get(name) != manifest.files.get(name)
     ):
-        raise UserInputError(f"{path} is damaged: {wrong[0]} is not what the manifest says", hint="use another backup")
+        raise UserInputError(f"{path} is damaged: {wrong[0]} differs from the manifest", hint="use another backup")
     return manifest, found
 
 
@@ -183,7 +183,7 @@ def put_back(home: Path, manifest: Manifest, files: Mapping[str, bytes], *, owne
     folders = {name.rpartition("/")[0] for name in files}  # one that the archive has takes no other's files
     targets = {(home / _renamed(name, there, here, folders)).resolve(): name for name in filter(KEPT.fullmatch, files)}
     if busy := sorted(targets.keys() & set(open_files())):
-        raise ClusterError(f"a process writes to {busy[0]}", hint="end the gateway that does, then restore")
+        raise ClusterError(f"a process writes to {busy[0]}", hint="end that gateway, then restore")
     return [put_file(target, files[name], now) for target, name in targets.items()]
 
 

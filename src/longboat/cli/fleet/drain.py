@@ -54,7 +54,7 @@ def _check_words(kind: str, name: str, *, move: bool) -> None:
         hint = f"write replica, node or gateway before the name: longboat drain replica {name}"
         raise UserInputError(f"{kind!r} cannot be drained", hint=hint)
     if kind == "replica" and not name.rpartition("/")[2]:
-        raise UserInputError(f"{name!r} names no replica", hint="write MODEL/REPLICA, as longboat status shows it")
+        raise UserInputError(f"{name!r} is not a replica", hint="write MODEL/REPLICA, as longboat status shows it")
     if kind == "gateway" and move:
         hint = "longboat drain node HOST --move moves the streams of the replicas on it"
         raise UserInputError("the requests of a gateway cannot move to another one", hint=hint)

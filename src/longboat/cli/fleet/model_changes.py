@@ -128,7 +128,7 @@ def remove_models(
     fleet = fleet_without(running_fleet(told), names)
     shapes = {**planned, **{model: read_shape(app["args"]["shape"]) for model, app in deployed.items()}}
     if lost := [model.name for model in fleet.models if model.max_replicas and model.name not in shapes]:
-        raise ClusterError(f"{', '.join(lost)} cannot be left as they are: Serve does not run them", hint="longboat up")
+        raise ClusterError(f"{', '.join(lost)} cannot stay as they are: Serve does not run them", hint="longboat up")
     text, asked = dump_fleet(fleet), dump_fleet(fleet_without(_asked(told), names))
     applied = Applied(fleet=fleet, text=text, planned=_planned_without(told.get("planned", {}), names, asked))
     put_fleet(session, applied, _policy(told, fleet), shapes, deployed, base=str(told["text"]))
@@ -140,7 +140,7 @@ def fleet_with_model(fleet: Fleet, added: WantedModel) -> Fleet:
     model = added.model
     if model.name in fleet.names:
         hint = "choose another name, or scale that one"
-        raise UserInputError(f"name: the fleet has a model {model.name} already", hint=hint)
+        raise UserInputError(f"name: the fleet already has a model {model.name}", hint=hint)
     prices = fleet.gateway.prices if added.price is None else {**fleet.gateway.prices, model.name: added.price}
     gateway = fleet.gateway.model_copy(update={"prices": prices})
     wanted = fleet.model_copy(update={"models": (*fleet.models, model), "gateway": gateway})
@@ -203,7 +203,7 @@ def _check_only(running: Fleet, planned: Fleet, name: str) -> None:
     others = [line for line in change.lines() if line != f"+ {name}" and not line.startswith(price)]
     if change.added == (name,) and not others:
         return
-    what = f"{name} would change more of the fleet than itself: {'; '.join(others)}"
+    what = f"{name} would change other parts of the fleet: {'; '.join(others)}"
     hint = "write it into the fleet file and run longboat up, which shows all changes"
     raise UserInputError(what, hint=hint, problems=(Problem(where="", what=what, hint=hint),))
 

@@ -184,7 +184,7 @@ def _wait(session: AdapterSession, is_done: Callable[[FleetReport], bool], deadl
                 return
         if time.monotonic() >= deadline_s:
             raise ClusterError(
-                "not every replica and gateway knows of the change in time",
+                "some replicas or gateways do not know of the change yet",
                 hint="they continue by themselves: longboat adapters list shows how far they are",
             )
         time.sleep(POLL_S)

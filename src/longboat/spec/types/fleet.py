@@ -157,7 +157,7 @@ class OptionsSpec(Section):
 def _stages(layers: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
     stages = info.data.get("pipeline", len(layers))
     if stages == "auto":
-        raise mistake("layers of each stage, and pipeline: auto", f"write pipeline: {len(layers)}, or no layers")
+        raise mistake("layers is set, and pipeline is auto", f"write pipeline: {len(layers)}, or no layers")
     if len(layers) != stages:
         raise mistake(
             f"{len(layers)} numbers of layers for {stages} pipeline stages",
@@ -168,7 +168,9 @@ def _stages(layers: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
 
 def _no_version_besides(environment: str | None, info: ValidationInfo) -> str | None:
     if environment is not None and info.data.get("version") is not None:
-        raise mistake("version and environment together: the environment has its own version", "write one of the two")
+        raise mistake(
+            "version and environment are both given: the environment has its own version", "write one of the two"
+        )
     return environment
 
 
@@ -400,7 +402,7 @@ class ModelSpec(Section):
 
 def _not_empty(models: tuple[ModelSpec, ...], info: ValidationInfo) -> tuple[ModelSpec, ...]:
     if not models and not info.data.get("external"):
-        raise mistake("0 entries, at least 1 are allowed", "write models: [builtin:tiny]")
+        raise mistake("it has 0 entries, at least 1 is needed", "write models: [builtin:tiny]")
     return models
 
 
