@@ -23,6 +23,7 @@ __all__ = (
     "TransferError",
     "UserInputError",
     "no_fleet",
+    "unwritable",
 )
 
 
@@ -64,6 +65,11 @@ class UserInputError(LongboatError):
     def __init__(self, message: str, *, hint: str = "", problems: tuple[Problem, ...] = ()) -> None:
         super().__init__(message, hint=hint)
         self.problems = problems or (Problem(where="", what=message, hint=hint),)
+
+
+def unwritable(path: object, error: OSError, *, hint: str = "give a folder that exists") -> UserInputError:
+    """Return the error of a file that cannot be written."""
+    return UserInputError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
 
 
 class NotYetError(UserInputError):

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import ClusterError, UserInputError, unwritable
 from longboat.disk_sync import whole_file
 from longboat.folders import open_files
 from longboat.spec.types.fleet import FLEET_NAME, MODEL_NAME
@@ -129,7 +129,7 @@ def write_archive(target: Path, manifest: Manifest, files: Mapping[str, bytes]) 
                 entry.size, entry.mode = len(content), 0o600
                 archive.addfile(entry, io.BytesIO(content))
     except OSError as error:
-        raise UserInputError(f"{target} cannot be written: {error.strerror}", hint="name another file") from error
+        raise unwritable(target, error, hint="name another file") from error
 
 
 def read_archive(path: Path) -> tuple[Manifest, dict[str, bytes]]:
@@ -204,8 +204,7 @@ def put_file(target: Path, content: bytes, now: str) -> Restored:
     try:
         return _put(target, content, now)
     except OSError as error:
-        hint = "free disk space for it, and restore again"
-        raise UserInputError(f"{target} cannot be written: {error.strerror}", hint=hint) from error
+        raise unwritable(target, error, hint="free disk space for it, and restore again") from error
 
 
 def _put(target: Path, content: bytes, now: str) -> Restored:

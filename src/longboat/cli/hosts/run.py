@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from longboat.cli.hosts.board import Board
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import ClusterError, UserInputError, unwritable
 from longboat.disk_sync import write_whole
 from longboat.hosts.plan.steps import HostPlan, Kind
 from longboat.hosts.remote.bring_up import Failure, Observer, Raised, bring_up
@@ -93,7 +93,7 @@ def _write(path: Path, text: str) -> None:
     try:
         write_whole(target, text, mode=stat.S_IMODE(target.stat().st_mode))
     except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="change its list of hosts") from None
+        raise unwritable(path, error, hint="change its list of hosts") from None
 
 
 def _up(path: Path, file: HostsFile, *, dry_run: bool = False, check: object = None) -> None:

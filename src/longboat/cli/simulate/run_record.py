@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from longboat.cli.shared.gateway_replies import Asked, asked_gateways
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import ClusterError, UserInputError, unwritable
 from longboat.disk_sync import write_whole
 from longboat.gateway.admin.routing_queries import TraceQuery
 
@@ -43,7 +43,7 @@ def _created(path: Path) -> IO[str]:
     except FileExistsError:
         raise UserInputError(f"{path} exists", hint="name another file, or remove it") from None
     except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
+        raise unwritable(path, error, hint="name another file") from None
     path.chmod(0o600)
     return file
 
