@@ -45,7 +45,7 @@ def test_init_asks_again_for_an_address_that_this_machine_lacks() -> None:
     ("words", "what", "hint"),
     [
         (("drain", "repl", "tiny/x"), "'repl' cannot be drained", "longboat drain replica tiny/x"),
-        (("drain", "replica", "tiny/"), "'tiny/' names no replica", "MODEL/REPLICA"),
+        (("drain", "replica", "tiny/"), "'tiny/' is not a replica", "MODEL/REPLICA"),
         (("chat", "--url", "notaurl", "-p", "hi"), "--url 'notaurl' is not an address", "http://127.0.0.1:8000"),
         (("keys", "list", "--file", "none.json"), "there is no key file none.json", "longboat keys create --file"),
         (("keys", "create", "--file", "k.json", "--tenant", "a b"), "'a b' cannot be the name", "--tenant team-a"),

@@ -188,7 +188,7 @@ def test_model_that_was_started_ends_and_leaves_the_fleet_as_it_was(cluster: Run
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"name": "a"}, "has a model a already"),
+        ({"name": "a"}, "already has a model a"),
         ({"name": "chat"}, "chat"),
         ({"name": "a/b"}, "cannot stand in a URL"),
         ({"replicas": 5000}, "more than the limit, 1000"),
@@ -341,7 +341,7 @@ def test_command_prints_one_document(at_hand: Running) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["start", "builtin:tiny", "--name", "a"], "has a model a already"),
+        (["start", "builtin:tiny", "--name", "a"], "already has a model a"),
         (["start", "builtin:tiny", "--name", "b" * 300], "name: expected `str` of length <= 256"),
         (["start", "builtin:nothing"], "builtin:nothing"),
         (["start", "builtin:tiny", "--price", "cheap"], "price: 'cheap' is not two numbers"),

@@ -88,8 +88,8 @@ def test_requests_at_once_are_a_load_too() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--on", "any of: net=10GbE"), "names no kind of machine"),
-        (("--on", "any of: H100", "--add", "1xH100"), "change machines that are there"),
+        (("--on", "any of: net=10GbE"), "does not name a kind of machine"),
+        (("--on", "any of: H100", "--add", "1xH100"), "change given machines"),
         (("--on", "H100", "--rate", "-1"), "--rate -1 is not between"),
         (("--on", "H100", "--prefix-share", "1"), "--prefix-share 1 is not a share"),
     ],

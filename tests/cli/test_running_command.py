@@ -54,6 +54,8 @@ def planned(command: str, on: str, version: str = "") -> dict[str, Any]:
             "m",
             {"engine": "sglang", "tensor": 8, "context": 4096},
         ),
+        ("vllm serve m --enable_expert_parallel", "m", {"expert_parallel": True}),
+        ("vllm serve m --enable-expert-parallel --no-enable-expert-parallel", "m", {"expert_parallel": False}),
         ("vllm serve m --max-model-len 25.6k", "m", {"context": 25_600, "fills": False}),
         ("vllm serve m --max-model-len 2K", "m", {"context": 2048}),
         ("sglang serve --model-path m --context-length 8Ki", "m", {"context": 8192}),

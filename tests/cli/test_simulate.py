@@ -124,7 +124,7 @@ def test_a_trace_that_is_no_text_says_what_to_do(fleet: Path, tmp_path: Path, co
         (("--trace", "sessions:speed=3"), "they have rate=1"),
         (("--model", "other"), "has no model other"),
         (("--on", "1x(2xRTX9999)"), "RTX9999"),
-        (("--on", "1x(1xRTX4090)"), "2 replicas of tiny find no room"),
+        (("--on", "1x(1xRTX4090)"), "2 replicas of tiny do not fit"),
         (("--event", "explode replica-0 5"), "is not understood"),
         (("--event", "fail replica-7 5"), "there is no replica-7"),
         (("--kv-tokens", "16"), "fits into a replica's KV cache of"),
@@ -154,7 +154,7 @@ def test_replicas_find_room_by_the_cards_that_they_take(fleet: Path, split: str,
     for replicas in (2, 3):
         fleet.write_text(FLEET.replace("replicas: 2", f"split: {split}\n    replicas: {replicas}"))
         if replicas == 3:
-            assert refused(*words).message.startswith("3 replicas of tiny find no room")
+            assert refused(*words).message.startswith("3 replicas of tiny do not fit")
         else:
             assert json.loads(run(*words))["replicas"] == 2
 

@@ -14,6 +14,7 @@ import pytest
 from cli.cli_process import Done
 from longboat.cli.file.target import read_target
 from longboat.cli.fleet.unchanged import said_if_unchanged
+from longboat.cli.plan.outputs.fleet_text import write_fleet
 from longboat.core.errors import UserInputError
 from longboat.spec.files.load import load_fleet
 
@@ -42,6 +43,13 @@ def test_dashboards_below_a_file_are_refused(longboat: Longboat, tmp_path: Path)
     done = longboat("dashboards", str(tmp_path / "file" / "x"))
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
+
+
+def test_a_fleet_file_for_no_folder_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "fleet.yaml"
+    with pytest.raises(UserInputError) as refused:
+        write_fleet(path, "models: [builtin:tiny]\n")
+    assert refused.value.message == f"{path} cannot be written: No such file or directory"
 
 
 @pytest.mark.parametrize("url", ["http://a:abc", "http://a:99999", "http://a:0", "http://[a"])

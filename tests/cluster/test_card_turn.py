@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from longboat.cluster.gang.card_turn import card_turn
+from longboat.cluster.gang.gang_start import card_turn
 
 
 async def test_starts_on_one_card_come_one_after_the_other(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from longboat.cluster.host.record import born_ticks
 from longboat.cluster.node import log_bounds
 from longboat.cluster.node.gateway_process import GatewayProcess
 from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
@@ -27,6 +26,7 @@ from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import EndpointTable
 from longboat.core.table_changes import TableUpdate
 from longboat.gateway.admin.node_query import UsageQuery
+from longboat.processes import born_ticks
 from waiting import wait_until
 
 POLICY = b'{"auth":"keys","salt":"s"}'

@@ -17,12 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from longboat.cluster.host import ray_node, record, resume
+from longboat.cluster.host import ray_node, resume
 from longboat.cluster.host.choices import NodeRequest
-from longboat.cluster.host.record import ClusterRecord, boot_id, forget_record, load_record, save_record
+from longboat.cluster.host.record import ClusterRecord, forget_record, load_record, save_record
 from longboat.cluster.host.resume import request_of, resume_node
 from longboat.cluster.host.standing import Facts, standing
 from longboat.core.errors import ClusterError, UserInputError
+from longboat.processes import boot_id
 
 HEAD = ClusterRecord(
     role="head",
@@ -201,13 +202,14 @@ def test_a_record_is_on_the_disk_before_it_takes_the_place_of_another(
 ) -> None:
     before: list[tuple[str, str]] = []
 
-    def synced(path: Path) -> None:
+    def synced(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         before.append(
             (json.loads(path.read_text())["phase"], json.loads((path.parent / "node.json").read_text())["phase"])
         )
 
     save_record(replace(HEAD, run=str(run), phase="starting"))
-    monkeypatch.setattr(record, "sync", synced)
+    monkeypatch.setattr(os, "fsync", synced)
     save_record(replace(HEAD, run=str(run), phase="up"))
     assert before == [("up", "starting")] * 2
 

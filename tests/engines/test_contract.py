@@ -161,5 +161,5 @@ def test_parts_of_a_gpu_are_for_replicas_of_one_rank_and_engines_that_keep_to_th
     assert "the ranks of one replica need a GPU each" in first.what
     assert "0.9 of a GPU's memory" in second.what
     assert (third.where, fourth.where) == ("models[3].engine.args", "models[4].resources.gpus")
-    assert "sglang cannot be kept to a part of a GPU" in fourth.what
+    assert "sglang cannot be limited to a part of a GPU" in fourth.what
     assert second.hint == "leave it out (--gpu-memory-utilization 0.23 is set), or write at most 0.25"

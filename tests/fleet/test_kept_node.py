@@ -22,8 +22,9 @@ import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.lasting import Streams
-from longboat.cluster.host.adopted import environment_of, ray_here
-from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record
+from longboat.cluster.host.adopted import ray_here
+from longboat.cluster.host.record import ClusterRecord, load_record
+from longboat.processes import born_ticks, environment_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 

@@ -162,7 +162,7 @@ def test_what_was_spent_today_counts_after_a_restart() -> None:
 @pytest.mark.parametrize(
     ("external", "prices", "told"),
     [
-        ("", "", "nothing costs money here"),
+        ("", "", "no model has a price"),
         (f", price: {IN_USD}", f", prices: {{a: {IN_EUR}}}", "a in EUR, cloud in USD"),
     ],
 )

@@ -9,12 +9,18 @@ import pytest
 from gateway_lab import endpoint, table
 
 from longboat.core.errors import UserInputError
-from longboat.core.states import Asleep, ResumeLevel
+from longboat.core.states import Asleep, EndpointTable, ResumeLevel
+from longboat.core.table_changes import TableUpdate
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.upstreams.table import LiveTable
-from longboat.gateway.upstreams.table_document import decode_table, encode_table
+from longboat.gateway.upstreams.table_document import decode_update, encode_update
 
 URL = "http://10.0.0.1:8000"
+
+
+def sent_on(given: EndpointTable) -> EndpointTable:
+    """Return the table as a gateway reads it."""
+    return decode_update(encode_update(TableUpdate(epoch="e", number=1, table=given))).table
 
 
 @pytest.mark.parametrize(
@@ -65,13 +71,14 @@ def test_table_with_a_useless_address_changes_nothing(url: str) -> None:
 
 def test_document_round_trips() -> None:
     given = table(endpoint(URL, "a"), endpoint(URL, "b", ready=False), version=9, models=("tiny", "other"))
-    assert decode_table(encode_table("e", given)) == ("e", given)
+    sent = TableUpdate(epoch="e", number=3, table=given)
+    assert decode_update(encode_update(sent)) == sent
 
 
 def test_a_replica_that_a_relay_found_unwell_does_not_drain() -> None:
     unwell, draining = endpoint(URL, "a", ready=False, unwell=True), endpoint(URL, "b", ready=False)
     live = LiveTable(GatewayLimits())
-    live.offer(*decode_table(encode_table("e", table(unwell, draining))))
+    live.offer("e", sent_on(table(unwell, draining)))
     assert [(u.replica, u.ready, u.drains) for u in live.upstreams()] == [("a", False, False), ("b", False, True)]
     live.offer("e", table(endpoint(URL, "a"), draining, version=2))
     assert [(u.replica, u.ready) for u in live.upstreams()] == [("a", True), ("b", False)]
@@ -79,13 +86,13 @@ def test_a_replica_that_a_relay_found_unwell_does_not_drain() -> None:
 
 def test_document_tells_how_an_endpoint_resumes() -> None:
     given = table(endpoint(URL, resume=ResumeLevel.CARRIED, revision="abc", beats="10.0.0.1:7001"))
-    assert decode_table(encode_table("e", given))[1].endpoints == given.endpoints
+    assert sent_on(given).endpoints == given.endpoints
 
 
 def test_resume_level_that_is_unknown_here_counts_as_none() -> None:
-    document = orjson.loads(encode_table("e", table(endpoint(URL))))
+    document = orjson.loads(encode_update(TableUpdate(epoch="e", number=1, table=table(endpoint(URL)))))
     document["endpoints"][0]["resume"] = "teleport"
-    assert decode_table(orjson.dumps(document))[1].endpoints[0].resume is ResumeLevel.NONE
+    assert decode_update(orjson.dumps(document)).table.endpoints[0].resume is ResumeLevel.NONE
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,7 @@ def test_resume_level_that_is_unknown_here_counts_as_none() -> None:
 def test_document_with_a_wrong_value_is_refused(change: dict[str, object]) -> None:
     good = {"epoch": "e", "version": 1, "models": [], "endpoints": []}
     with pytest.raises(UserInputError):
-        decode_table(orjson.dumps({**good, **change}))
+        decode_update(orjson.dumps({**good, **change}))
 
 
 def keys(live: LiveTable) -> list[str]:

@@ -11,8 +11,9 @@ from gateway_lab import RawClient, Response, endpoint, table
 from test_gateway_process import ASK, Start, start
 
 from longboat.core.states import Asleep
+from longboat.core.table_changes import TableUpdate
 from longboat.gateway.upstreams.pool import Wakes
-from longboat.gateway.upstreams.table_document import decode_table, encode_table
+from longboat.gateway.upstreams.table_document import decode_update, encode_update
 
 __all__ = ("start",)  # the fixture
 
@@ -72,8 +73,9 @@ async def test_paused_model_is_not_woken(start: Start) -> None:
 
 def test_how_models_sleep_is_part_of_the_table() -> None:
     asleep = {"tiny": Asleep(cold_start_s=2.5, ordered_s=7.0), "b": Asleep(paused=True)}
-    sent = replace(SLEEPING, asleep=asleep, scaling={"tiny": {"wanted": 1.0}})
-    assert decode_table(encode_table("e", sent)) == ("e", sent)
+    table = replace(SLEEPING, asleep=asleep, scaling={"tiny": {"wanted": 1.0}})
+    sent = TableUpdate(epoch="e", number=1, table=table)
+    assert decode_update(encode_update(sent)) == sent
 
 
 def test_start_should_be_over_after_its_measured_seconds() -> None:

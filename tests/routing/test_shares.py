@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.states import Endpoint, EndpointTable
-from longboat.routing.capacity.shares import divided_slots, divided_table, read_demands, written_demands
+from longboat.routing.capacity.shares import Divider, divided_slots, read_demands, written_demands
 from longboat.routing.capacity.slots import Demand, lease_by_tenant
 
 CAPACITIES = st.lists(st.integers(0, 80), min_size=1, max_size=6)
@@ -34,7 +34,7 @@ def one(replica: str = "r0", capacity: int | None = 8, model: str = "m", *, read
 
 def parts(*endpoints: Endpoint, demands: list[dict[str, dict[str, Demand]]]) -> list[list[int | None]]:
     table = EndpointTable(version=3, models=("m",), endpoints=endpoints)
-    return [[e.capacity for e in own.endpoints] for own in divided_table(table, demands)]
+    return [[e.capacity for e in own.endpoints] for own in Divider().tables(table, demands)]
 
 
 @given(CAPACITIES, DEMANDS)
@@ -107,8 +107,8 @@ def test_an_engine_of_unknown_capacity_is_not_divided_and_holds_back_nothing() -
 
 def test_tables_tell_the_whole_engines_capacity_through_two_divisions() -> None:
     table = EndpointTable(version=3, models=("m",), endpoints=(one(),))
-    node = divided_table(table, [{}, {}])[0]
-    worker = divided_table(node, [{}, {}])[0]
+    node = Divider().tables(table, [{}, {}])[0]
+    worker = Divider().tables(node, [{}, {}])[0]
     assert (worker.endpoints[0].capacity, worker.endpoints[0].engine_capacity) == (2, 8)
     assert (worker.version, worker.models) == (table.version, table.models)
 

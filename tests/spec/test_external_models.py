@@ -70,7 +70,7 @@ MISTAKES = {
     "two keys": (
         "urls: [https://h], api_key_env: K, api_key_file: /k",
         "api_key_file",
-        "together",
+        "both given",
         "one of the two",
     ),
     "a secret header": ("urls: [https://h], headers: {x-api-key: v}", "headers", "secret", "api_key_header: x-api-key"),
@@ -108,7 +108,7 @@ def test_mistake_is_refused_with_its_place_and_a_way_out(engine: str, where: str
 
 
 OTHERS = {
-    "before others": (f"models:{CLOUD}  - builtin:tiny", "models[0]", "move it behind models[1]"),
+    "before others": (f"models:{CLOUD}  - builtin:tiny", "models[0]", "move it after models[1]"),
     "a list of its own": (f"models: [builtin:tiny]\nexternal:{CLOUD}", "external", "write under models"),
     "no name": (
         "models: [builtin:tiny, {engine: {kind: external, urls: [https://h]}}]",

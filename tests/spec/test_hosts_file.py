@@ -118,5 +118,5 @@ def test_added_host_follows_a_last_host_of_several_lines() -> None:
 
 
 def test_hosts_in_one_line_are_not_edited() -> None:
-    with pytest.raises(UserInputError, match="do not stand in a line each"):
+    with pytest.raises(UserInputError, match="a line of its own"):
         with_host(f"hosts: [one]\n{WHEEL}", "two")

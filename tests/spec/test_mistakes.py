@@ -101,7 +101,7 @@ MISTAKES = {
     "a built-in model that proposes": (
         "models: [{source: builtin:tiny, speculative: {method: draft, model: builtin:tiny}}]",
         "models[0].speculative.model",
-        "proposes nothing",
+        "is not a model that proposes tokens",
         "hf:",
     ),
     "a split in a word": (
@@ -119,7 +119,7 @@ MISTAKES = {
     "layers for stages that are left to decide": (
         "models: [{source: builtin:tiny, split: {pipeline: auto, layers: [2, 2]}}]",
         "models[0].split.layers",
-        "layers of each stage, and pipeline: auto",
+        "layers is set, and pipeline is auto",
         "write pipeline: 2, or no layers",
     ),
     "layers for other stages": (
@@ -197,7 +197,7 @@ MISTAKES = {
     "version and environment": (
         'models: [{source: builtin:tiny, engine: {version: "0.32.0", environment: /opt/vllm}}]',
         "models[0].engine.environment",
-        "version and environment together",
+        "version and environment are both given",
         "one of the two",
     ),
     "relative environment": (

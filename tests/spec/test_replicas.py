@@ -91,12 +91,12 @@ MISTAKES = {
         "{max: 8, initial: 9, slo: {ttft_ms: 1}}", ".initial", "not between min: 1 and max: 8", "write initial: 8",
     ),
     "no max": ("{min: 1, target_ongoing_requests: 2}", ".max", "max is missing", "write max: 8"),
-    "no reason to change": ("{max: 8}", "", "nothing says when", "slo: {ttft_ms: 1000}"),
+    "no reason to change": ("{max: 8}", "", "nothing decides when", "slo: {ttft_ms: 1000}"),
     "an average of nothing": (
-        "{max: 8, look_back_period_s: 5, slo: {ttft_ms: 1}}", "", "only that is an average",
+        "{max: 8, look_back_period_s: 5, slo: {ttft_ms: 1}}", "", "the only average",
         "leave look_back_period_s out",
     ),
-    "two reasons": ("{max: 8, target_ongoing_requests: 2, slo: {ttft_ms: 1}}", ".slo", "together", "one of the two"),
+    "two reasons": ("{max: 8, target_ongoing_requests: 2, slo: {ttft_ms: 1}}", ".slo", "both given", "one of the two"),
     "objective without a limit": ("{max: 8, slo: {percentile: 99}}", ".slo.itl_ms", "limits nothing", "ttft_ms: 1000"),
     "percentile of all": ("{max: 8, slo: {ttft_ms: 9, percentile: 100}}", ".slo.percentile", "limit, 99.9", "99.9"),
     "two objectives of a class": (
@@ -111,7 +111,7 @@ MISTAKES = {
     "hour 25": (
         "{max: 8, schedule: [{cron: 0 25 * * *, for: 8h, min: 4}]}", ".schedule[0].cron", "bad hour", "MON-FRI",
     ),
-    "day that never comes": (
+    "day that never occurs": (
         "{max: 8, schedule: [{cron: 0 8 30 2 *, for: 8h, min: 4}]}", ".schedule[0].cron", "cannot be read", "MON-FRI",
     ),
     "no unit": (
@@ -122,7 +122,7 @@ MISTAKES = {
     ),
     "no end": ("{max: 8, schedule: [{cron: 0 8 * * *, min: 4}]}", ".schedule[0].until", "never end", "for: 10h"),
     "two ends": (
-        "{max: 8, schedule: [{cron: 0 8 * * *, for: 1h, until: 0 9 * * *, min: 4}]}", ".schedule[0].until", "together",
+        "{max: 8, schedule: [{cron: 0 8 * * *, for: 1h, until: 0 9 * * *, min: 4}]}", ".schedule[0].until", "are both",
         "one of the two",
     ),
     "no count": ("{max: 8, schedule: {cron: 0 8 * * *, for: 8h}}", ".schedule.replicas", "neither", "min: 4"),

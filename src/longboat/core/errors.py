@@ -22,6 +22,8 @@ __all__ = (
     "Problem",
     "TransferError",
     "UserInputError",
+    "no_fleet",
+    "unwritable",
 )
 
 
@@ -65,6 +67,11 @@ class UserInputError(LongboatError):
         self.problems = problems or (Problem(where="", what=message, hint=hint),)
 
 
+def unwritable(path: object, error: OSError, *, hint: str = "give a folder that exists") -> UserInputError:
+    """Return the error of a file that cannot be written."""
+    return UserInputError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
+
+
 class NotYetError(UserInputError):
     """The input is understood, but this version does not do it yet."""
 
@@ -73,6 +80,11 @@ class ClusterError(LongboatError):
     """The cluster (Ray, a node, the network) is not in a state that allows this."""
 
     exit_code = 3
+
+
+def no_fleet() -> ClusterError:
+    """Return the error of a command for a running fleet where none is up."""
+    return ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
 
 
 class EngineError(LongboatError):

@@ -159,7 +159,6 @@ class ModelObservation:
     lengths: tuple[tuple[int, int], ...] = ()
     running: int = 0  # requests at engines
     waiting: int = 0  # requests in the gateways, those of a model without replicas too
-    oldest_wait_s: float = 0.0  # of the requests that wait
     ready: int = 0  # replicas that serve
     starting: tuple[StartingReplica, ...] = ()
     draining: int = 0  # replicas that finish their requests and take no more; their accelerators are not free yet

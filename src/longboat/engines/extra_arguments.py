@@ -11,7 +11,23 @@ from decimal import Decimal
 from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory
 
-__all__ = ("ExtraArguments", "number_in", "whole_number", "with_types")
+__all__ = (
+    "EVERY_RANK",
+    "OWN_ADDRESS",
+    "OWN_KEY",
+    "PLAIN_HTTP",
+    "ExtraArguments",
+    "is_number",
+    "number_in",
+    "whole_number",
+    "with_types",
+)
+
+# what to do instead of setting flags that every engine has
+OWN_ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
+OWN_KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
+PLAIN_HTTP = "leave it out: the gateway speaks plain HTTP to engines"
+EVERY_RANK = "leave it out: Longboat sets it for every rank of the gang"
 
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 _BOTH = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S+)")  # a flag and its value in one word
@@ -38,7 +54,7 @@ class ExtraArguments:
             problems.append(Problem(where="[0]", what=what, hint="write flags as --name value or --name=value"))
         for index, flag in self._positions(args):
             if (both := _BOTH.fullmatch(args[index])) and not self._may_be_value(index, args):
-                what = f"{args[index]!r} is one word, in which the engine finds no flag"
+                what = f"{args[index]!r} is one word, so the engine finds no flag in it"
                 hint = f'write two: {both[1]}, "{both[2]}"'
                 problems.append(Problem(where=f"[{index}]", what=what, hint=hint))
             elif owner := self.owner(flag):
@@ -112,6 +128,15 @@ def with_types(defaults: EngineMemory, dtype: str, cache: str, cache_bits: Mappi
 def whole_number(text: str) -> int | None:
     """Return the whole number that ``text`` is, without a unit; None where it is none."""
     return int(text) if re.fullmatch("-?[0-9]+", text) else None
+
+
+def is_number(text: str) -> bool:
+    """Return whether ``text`` is a number, such as a negative one that looks like a flag."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def number_in(text: str) -> float:

@@ -47,7 +47,7 @@ def _wrong_weights(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem
     """Yield what is wrong with a source that has no GGUF file, for an engine that is given one."""
     if adapter.weights != "gguf" or is_gguf(model.source) or model.source.startswith("builtin:"):
         return
-    what = f"{adapter.kind} is given one GGUF file, and {model.source} names none"
+    what = f"{adapter.kind} needs one GGUF file, and {model.source} names none"
     hint = f"write its file: {model.source.rstrip('/')}{_FILE[is_local_path(model.source)]}, or engine: vllm"
     yield Problem(where="source", what=what, hint=hint)
 
@@ -63,7 +63,7 @@ def _wrong_parts(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:
         what = f"gpus: {part:g} with {ranks[0]}: the ranks of one replica need a GPU each"
         yield Problem(where="resources.gpus", what=what, hint="write gpus: 1, or leave the split out")
     if not adapter.shares_cards and part > 0:
-        what = f"{adapter.kind} cannot be kept to a part of a GPU: it takes a share of what is free when it starts"
+        what = f"{adapter.kind} cannot be limited to a part of a GPU: it takes a share of what is free when it starts"
         yield Problem(where="resources.gpus", what=what, hint="write gpus: 1, or engine: vllm")
         return
     told = adapter.memory(model.engine.args, "cuda")

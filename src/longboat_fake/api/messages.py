@@ -49,7 +49,7 @@ def count_tokens(engine: FakeEngine, exchange: Exchange) -> None:
     exchange.answer(200, orjson.dumps(document))
 
 
-def anthropic_error(status: int, kind: str, message: str) -> bytes:
+def anthropic_error(kind: str, message: str) -> bytes:
     """Write an error as Anthropic's clients read it."""
     return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
 

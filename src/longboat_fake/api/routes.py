@@ -203,5 +203,5 @@ class Api:
 def _error(path: str, status: int, message: str, param: str | None) -> bytes:
     kind = _KINDS.get(status, "BadRequestError")
     if path.startswith("/v1/messages"):
-        return anthropic_error(status, kind, message)
+        return anthropic_error(kind, message)
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})

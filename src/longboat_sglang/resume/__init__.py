@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 
 from longboat_vllm.resume.install import ResumeState
-from longboat_vllm.shapes import UnexpectedShapeError
+from longboat_vllm.shapes import tried
 
 __all__ = ("STATE", "SWITCH", "install")
 
@@ -27,23 +27,14 @@ def install(log: Callable[[str], None]) -> None:
     from longboat_sglang.resume import front_end, penalties, replay, seeds
 
     STATE.engine = f"sglang {_version()}"
-    STATE.journal_problem = _tried(front_end.install)
-    STATE.replay_problem = STATE.journal_problem or _tried(replay.install)
-    if problem := _tried(seeds.install):
+    STATE.journal_problem = tried(front_end.install)
+    STATE.replay_problem = STATE.journal_problem or tried(replay.install)
+    if problem := tried(seeds.install):
         log(f"seeds may draw other tokens beside other requests: this SGLang's code differs ({problem})")
-    if problem := _tried(penalties.install):
+    if problem := tried(penalties.install):
         log(f"penalties may act otherwise in other processes: this SGLang's code differs ({problem})")
     if STATE.replay_problem:
         log(f"resuming streams is off: this SGLang's code differs ({STATE.replay_problem})")
-
-
-def _tried(step: Callable[[], None]) -> str:
-    """Run the step and return what went wrong; empty where nothing did."""
-    try:
-        step()
-    except (ImportError, AttributeError, OSError, TypeError, UnexpectedShapeError) as error:
-        return str(error) or type(error).__name__
-    return ""
 
 
 def _version() -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from longboat_vllm.prefixes.feed import Load, PrefixFeed
 from longboat_vllm.prefixes.header import NamedPrompt
-from longboat_vllm.prefixes.ledger import Extra, Noted, PrefixLedger
+from longboat_vllm.prefixes.held_blocks import Extra
+from longboat_vllm.prefixes.ledger import Noted, PrefixLedger
 
 __all__ = ("PrefixBook",)
 

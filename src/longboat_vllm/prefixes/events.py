@@ -12,7 +12,6 @@ __all__ = ("EventReader",)
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _REPLAY_S = 5.0
-_RETRY_S = 0.2
 _TIERS = (None, "GPU", "gpu")  # where blocks are that a prefill can use as they are; others are further tiers
 _GROUPS = (None, 0)
 

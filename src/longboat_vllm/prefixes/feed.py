@@ -60,10 +60,6 @@ class PrefixFeed:
         self._kept_bytes = 0
         self._subscribers: set[_Subscriber] = set()
 
-    @property
-    def num_subscribers(self) -> int:
-        return len(self._subscribers)
-
     def changed(self, stored: bool, names: Sequence[bytes]) -> None:
         """Tell that names are held now, or not any more."""
         for at in range(0, len(names), _NAMES_IN_FRAME):

@@ -23,7 +23,8 @@ from longboat_vllm.prefixes.book import PrefixBook
 from longboat_vllm.prefixes.current import PREFIXES
 from longboat_vllm.prefixes.events import EventReader, hashable
 from longboat_vllm.prefixes.header import NamedPrompt
-from longboat_vllm.prefixes.ledger import Extra, Noted
+from longboat_vllm.prefixes.held_blocks import Extra
+from longboat_vllm.prefixes.ledger import Noted
 from longboat_vllm.shapes import expect
 
 __all__ = ("SWITCH", "install")

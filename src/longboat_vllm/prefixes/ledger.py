@@ -16,17 +16,15 @@ again, too. Many requests in a row without a surprise make it sure.
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from longboat_vllm.prefixes.header import NamedPrompt
+from longboat_vllm.prefixes.held_blocks import Extra, HeldBlocks, block_keys
 
 __all__ = ("Noted", "PrefixLedger")
 
-Extra = Callable[[int, int], Hashable]
-_ROOT = 0
 _MAX_UNHELD = 50_000
 _MAX_AT_BLOCK = 64
 """Names that need one block: each prompt with a short end of its own brings another one, for as long as it is held."""
@@ -51,14 +49,13 @@ class _Bound:
         self.exact = exact
 
 
-class PrefixLedger:  # size: names, keys and blocks change together, with each event
+class PrefixLedger:
     """The ledger. ``on_change(stored, names)`` is called with each change of what is held."""
 
     def __init__(self, block_tokens: int, on_change: Callable[[bool, list[bytes]], None]) -> None:
         self.block_tokens = block_tokens
         self._on_change = on_change
-        self._key_of: dict[Hashable, int] = {}  # the engine's hash of a held block → key
-        self._held: dict[int, int] = {}  # key → how many blocks of the engine hold it
+        self._held = HeldBlocks()
         # key → names that need it, the oldest first
         self._names: dict[int, dict[bytes, None]] = {}
         self._bound: dict[bytes, _Bound] = {}
@@ -79,23 +76,21 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
         return [name for key, names in self._names.items() if key in self._held for name in names]
 
     def note(self, prompt: NamedPrompt, token_ids: Sequence[int], extra: Extra | None = None) -> Noted:
-        """Learn a request's names.
-
-        extra: what besides the tokens from one position to another makes a block's contents, such as an adapter
-        """
+        """Learn a request's names. extra: see ``block_keys``"""
         names, num_tokens = prompt.names, len(token_ids)
-        keys = self._keys(token_ids, extra)
+        keys = block_keys(token_ids, self.block_tokens, extra)
         if not names or not keys:
             return Noted(0, 0)
-        known = self._num_known(names)
-        same = self._num_same(names[:known], keys)
-        anchors = [
-            (at, bound.tokens) for at, bound in enumerate(map(self._bound.__getitem__, names[:same])) if bound.exact
-        ]
+        known = next((at for at, name in enumerate(names) if name not in self._bound), len(names))
+        bounds = [self._bound[name] for name in names[:known]]
+        same = next(
+            (at for at, one in enumerate(bounds) if one.key != _key_at(one.tokens // self.block_tokens, keys)), known
+        )
+        anchors = [(at, bound.tokens) for at, bound in enumerate(bounds[:same]) if bound.exact]
         first = known
-        if same < known and self._bound[names[same]].key in self._held:
+        if same < known and bounds[same].key in self._held:
             first = same
-            anchors.append((known - 1, self._num_held(keys) * self.block_tokens))
+            anchors.append((known - 1, self._held.num_leading(keys) * self.block_tokens))
         if not anchors or anchors[-1][0] < len(names) - 1:
             first = min(first, len(names) - 1)
             anchors.append((len(names) - 1, num_tokens))
@@ -107,7 +102,7 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
         expected = ends[prompt.expected - 1] if prompt.expected else 0
         most = (num_tokens - 1) // self.block_tokens
         expected = min(expected // self.block_tokens, most)
-        return Noted(expected * self.block_tokens, min(self._num_held(keys), most) * self.block_tokens)
+        return Noted(expected * self.block_tokens, min(self._held.num_leading(keys), most) * self.block_tokens)
 
     def found(self, noted: Noted, cached_tokens: int) -> None:
         """Take how much of a request's prompt was cached."""
@@ -117,21 +112,16 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
         self, hashes: Sequence[Hashable], parent: Hashable | None, token_ids: Sequence[int], block_tokens: int,
         extras: Sequence[Hashable] | None = None,
     ) -> None:  # fmt: skip
-        """Take the event that blocks came. Blocks whose parent is unknown stay unknown."""
-        if block_tokens != self.block_tokens:
-            self._begin(block_tokens)
-        key = _ROOT if parent is None else self._key_of.get(parent)
-        if key is None:
-            return
-        data, size = array("q", token_ids).tobytes(), 8 * block_tokens
+        """Take the event that blocks came."""
+        if block_tokens != self.block_tokens:  # the engine's blocks are longer or shorter than its settings say
+            self._held.clear()
+            for table in (self._names, self._bound, self._unheld):
+                table.clear()
+            self.block_tokens = block_tokens
         came: list[bytes] = []
-        for at, block in enumerate(hashes):
-            key = hash((key, data[at * size : (at + 1) * size], extras[at] if extras else None))
-            self._key_of[block] = key
-            num = self._held.get(key, 0)
-            # A block that is known came a second time, or the engine repeats it because a request asked for that.
-            self._held[key] = max(1, num) if self.unsure else num + 1
-            if not num and key in self._names:
+        # While the ledger is unsure, requests ask the engine to repeat blocks.
+        for key in self._held.stored(hashes, parent, token_ids, block_tokens, extras, repeats=self.unsure):
+            if key in self._names:
                 self._unheld.pop(key, None)
                 came += self._names[key]
         if came:
@@ -139,17 +129,7 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
 
     def removed(self, hashes: Sequence[Hashable]) -> None:
         """Take the event that blocks were evicted."""
-        gone: list[bytes] = []
-        for block in hashes:
-            key = self._key_of.get(block)
-            num = self._held.get(key, 0) if key is not None else 0
-            if key is None or num > 1:
-                if key is not None:
-                    self._held[key] = num - 1
-                continue
-            del self._key_of[block]
-            self._held.pop(key, None)
-            gone += self._forget(key)
+        gone = [name for key in self._held.removed(hashes) for name in self._forget(key)]
         if gone:
             self._on_change(False, gone)
 
@@ -160,51 +140,12 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
 
     def clear(self) -> None:
         """Take the event that the cache was cleared. The caller informs gateways."""
-        self._key_of.clear()
         self._held.clear()
         for key in tuple(self._names):  # where names lie among tokens stays true
             self._wait(key)
 
-    def _begin(self, block_tokens: int) -> None:
-        """Forget everything: the engine's blocks are longer or shorter than its settings say."""
-        for table in (self._key_of, self._held, self._names, self._bound, self._unheld):
-            table.clear()
-        self.block_tokens = block_tokens
-
-    def _keys(self, token_ids: Sequence[int], extra: Extra | None) -> list[int]:
-        """Return the keys of a prompt's full blocks."""
-        tokens, keys, key = self.block_tokens, [], _ROOT
-        data, size = array("q", token_ids).tobytes(), 8 * self.block_tokens
-        for at in range(len(token_ids) // tokens):
-            more = extra(at * tokens, (at + 1) * tokens) if extra is not None else None
-            key = hash((key, data[at * size : (at + 1) * size], more))
-            keys.append(key)
-        return keys
-
-    def _num_known(self, names: Sequence[bytes]) -> int:
-        """Return how many leading names are bound."""
-        bound = self._bound
-        return next((at for at, name in enumerate(names) if name not in bound), len(names))
-
-    def _num_same(self, names: Sequence[bytes], keys: list[int]) -> int:
-        """Return how many leading names, all of them bound, are bound to blocks of this prompt."""
-        for at, name in enumerate(names):
-            bound = self._bound[name]
-            if bound.key != keys[self._place(bound.tokens, keys)]:
-                return at
-        return len(names)
-
-    def _num_held(self, keys: list[int]) -> int:
-        """Return how many leading blocks are held."""
-        held = self._held
-        return next((at for at, key in enumerate(keys) if key not in held), len(keys))
-
-    def _place(self, tokens: int, keys: list[int]) -> int:
-        """Return the index of the last full block before a position; the first block where there is none."""
-        return min(max(1, tokens // self.block_tokens), len(keys)) - 1
-
     def _bind(self, name: bytes, tokens: int, exact: bool, keys: list[int]) -> None:
-        key = keys[self._place(tokens, keys)]
+        key = _key_at(tokens // self.block_tokens, keys)
         was_held = self._unbind(name)
         self._bound[name] = _Bound(key, tokens, exact)
         self._names.setdefault(key, {})[name] = None
@@ -255,6 +196,11 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
         for name in names:
             self._bound.pop(name, None)
         return names
+
+
+def _key_at(num_blocks: int, keys: Sequence[int]) -> int:
+    """Return the key of the last of the first ``num_blocks`` blocks; of the first block where they are none."""
+    return keys[min(max(1, num_blocks), len(keys)) - 1]
 
 
 def _spread(ends: Sequence[int], anchors: Sequence[tuple[int, int]]) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from longboat_vllm.shapes import UnexpectedShapeError
+from longboat_vllm.shapes import tried
 
 __all__ = ("STATE", "SWITCH", "ResumeState", "install")
 
@@ -66,23 +66,13 @@ def install(log: Callable[[str], None]) -> None:
     from longboat_vllm.resume import worker as resume_worker
 
     STATE.engine = f"vllm {_version()}"
-    STATE.journal_problem = _tried(resume_front.install)
-    STATE.replay_problem = STATE.journal_problem or _tried(resume_replay.install)
-    STATE.carried_problem = STATE.journal_problem or _tried(resume_core.check, resume_worker.check)
-    STATE.carried_problem = STATE.carried_problem or _tried(resume_core.install, resume_worker.install)
+    STATE.journal_problem = tried(resume_front.install)
+    STATE.replay_problem = STATE.journal_problem or tried(resume_replay.install)
+    STATE.carried_problem = STATE.journal_problem or tried(resume_core.check, resume_worker.check)
+    STATE.carried_problem = STATE.carried_problem or tried(resume_core.install, resume_worker.install)
     for way, problem in (("carrying", STATE.carried_problem), ("replaying", STATE.replay_problem)):
         if problem:
             log(f"{way} streams of other engines is off: this vLLM's code differs ({problem})")
-
-
-def _tried(*steps: Callable[[], None]) -> str:
-    """Run the steps and return what went wrong in the first that failed; empty where none did."""
-    try:
-        for step in steps:
-            step()
-    except (ImportError, AttributeError, OSError, TypeError, UnexpectedShapeError) as error:
-        return str(error) or type(error).__name__
-    return ""
 
 
 def _version() -> str:

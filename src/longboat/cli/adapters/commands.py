@@ -65,15 +65,12 @@ def remove(
 @adapters_app.command(name="list")
 def list_adapters(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
     """List the adapters: which model they adapt, and how many replicas serve them and hold them in memory."""
-    from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cli.shared.cluster_at_hand import connect, report_of
     from longboat.cluster.fleet.adapters import running_fleet
     from longboat.cluster.ray.adapter_changes import adapter_rows
-    from longboat.core.errors import ClusterError
 
     with connect() as session:
-        report = session.report()
-        if report is None:
-            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+        report = report_of(session)
         rows = adapter_rows(running_fleet({"text": report.document}), report)
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -84,13 +81,9 @@ def list_adapters(as_json: Annotated[bool, typer.Option("--json", help="Print JS
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from longboat.cli.shared.console import make_console, simple_table
 
-    from longboat.cli.shared.console import make_console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("ADAPTER", "MODEL", "REVISION", "SERVED BY", "IN MEMORY OF", "TENANTS", "SOURCE"):
-        table.add_column(column)
+    table = simple_table("ADAPTER", "MODEL", "REVISION", "SERVED BY", "IN MEMORY OF", "TENANTS", "SOURCE")
     for row in rows:
         served = f"{len(row['served_by'])} of {row['replicas']}"
         tenants = "all" if row["tenants"] is None else ", ".join(row["tenants"])

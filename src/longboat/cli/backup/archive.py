@@ -19,7 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import ClusterError, UserInputError, unwritable
+from longboat.disk_sync import whole_file
 from longboat.folders import open_files
 from longboat.spec.types.fleet import FLEET_NAME, MODEL_NAME
 
@@ -118,21 +119,17 @@ def write_archive(target: Path, manifest: Manifest, files: Mapping[str, bytes]) 
     """Write an archive whole or not at all, readable by its owner only. Raises UserInputError where it cannot be."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     head = msgspec.json.format(msgspec.json.encode(asdict(manifest) | {"files": sums}), indent=1)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            with tarfile.open(fileobj=file, mode="w:gz") as archive:
-                for name, content in {MANIFEST: head, **files}.items():
-                    entry = tarfile.TarInfo(name)
-                    entry.size, entry.mode = len(content), 0o600
-                    archive.addfile(entry, io.BytesIO(content))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
+        with (
+            whole_file(target, mode=0o600, synced=True) as file,
+            tarfile.open(fileobj=file, mode="w:gz") as archive,
+        ):
+            for name, content in {MANIFEST: head, **files}.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(content), 0o600
+                archive.addfile(entry, io.BytesIO(content))
     except OSError as error:
-        raise UserInputError(f"{target} cannot be written: {error.strerror}", hint="name another file") from error
-    finally:
-        draft.unlink(missing_ok=True)
+        raise unwritable(target, error, hint="name another file") from error
 
 
 def read_archive(path: Path) -> tuple[Manifest, dict[str, bytes]]:
@@ -155,12 +152,12 @@ def read_archive(path: Path) -> tuple[Manifest, dict[str, bytes]]:
     if manifest.fleet and not FLEET_NAME.fullmatch(manifest.fleet):
         raise UserInputError(f"{path} is of a fleet named {manifest.fleet!r}", hint="name a file of longboat backup")
     if not all(map(COMMAND.fullmatch, manifest.commands)):
-        raise UserInputError(f"{path} has commands that no backup has", hint="name a file of longboat backup")
+        raise UserInputError(f"{path} holds a command that no backup contains", hint="name a file of longboat backup")
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
     if wrong := sorted(
         name for name in sums.keys() | manifest.files.keys() if sums.get(name) != manifest.files.get(name)
     ):
-        raise UserInputError(f"{path} is damaged: {wrong[0]} is not what the manifest says", hint="use another backup")
+        raise UserInputError(f"{path} is damaged: {wrong[0]} differs from the manifest", hint="use another backup")
     return manifest, found
 
 
@@ -186,7 +183,7 @@ def put_back(home: Path, manifest: Manifest, files: Mapping[str, bytes], *, owne
     folders = {name.rpartition("/")[0] for name in files}  # one that the archive has takes no other's files
     targets = {(home / _renamed(name, there, here, folders)).resolve(): name for name in filter(KEPT.fullmatch, files)}
     if busy := sorted(targets.keys() & set(open_files())):
-        raise ClusterError(f"a process writes to {busy[0]}", hint="end the gateway that does, then restore")
+        raise ClusterError(f"a process writes to {busy[0]}", hint="end that gateway, then restore")
     return [put_file(target, files[name], now) for target, name in targets.items()]
 
 
@@ -207,8 +204,7 @@ def put_file(target: Path, content: bytes, now: str) -> Restored:
     try:
         return _put(target, content, now)
     except OSError as error:
-        hint = "free disk space for it, and restore again"
-        raise UserInputError(f"{target} cannot be written: {error.strerror}", hint=hint) from error
+        raise unwritable(target, error, hint="free disk space for it, and restore again") from error
 
 
 def _put(target: Path, content: bytes, now: str) -> Restored:
@@ -216,16 +212,11 @@ def _put(target: Path, content: bytes, now: str) -> Restored:
     if is_there and _content(target) == content:
         return Restored(target, "same")
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with whole_file(target, mode=0o600) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
         before = _moved_away(target, now) if is_there else None  # only when the new file is whole
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
     return Restored(target, "replaced" if before else "new", before)
 
 

@@ -18,7 +18,7 @@ from longboat.cli.check.first_model import Choice, Found, choose, look
 from longboat.cli.check.from_command import fleet_of_command
 from longboat.cli.check.machines import machines_for
 from longboat.cli.shared.console import make_console
-from longboat.core.errors import UserInputError
+from longboat.core.errors import UserInputError, unwritable
 from longboat.spec.types.section import is_loopback
 from longboat.spec.types.source import is_local_path
 
@@ -151,7 +151,7 @@ def _write_checked(path: Path, text: str, force: bool) -> None:
             raise UserInputError(f"{path} exists", hint="give another name, or --force to write over it")
         part.rename(path)
     except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="give another folder") from None
+        raise unwritable(path, error, hint="give another folder") from None
     finally:
         part.unlink(missing_ok=True)
 

@@ -96,7 +96,9 @@ class _QuickCommand(TyperCommand):
         if not self.collects or not ctx.params.pop(JSON):
             return super().invoke(ctx)
         if ctx.params.get("follow"):
-            raise UserInputError("what is followed has no end, and no document", hint="leave out --follow or --json")
+            raise UserInputError(
+                "--follow never ends, so there is no JSON document", hint="leave out --follow or --json"
+            )
         left: BaseException | None = None
         with contextlib.redirect_stdout(io.StringIO()) as said:
             try:

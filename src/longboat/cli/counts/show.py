@@ -25,11 +25,9 @@ def count_lines(report: FleetReport, *, all_of_them: bool) -> Iterator[str]:
 
 def decision_table(report: FleetReport) -> Table:
     """Show the newest changes, with what they were decided from."""
-    from rich.table import Table
+    from longboat.cli.shared.console import simple_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("AT", "MODEL", "REPLICAS", "BY", "WHY"):
-        table.add_column(column, no_wrap=column != "WHY")
+    table = simple_table("AT", "MODEL", "REPLICAS", "BY", "WHY", wraps=("WHY",))
     for decision in report.decisions:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision["at_s"]))
         change = f"{decision['before']} -> {decision['replicas']}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cli.shared.cluster_at_hand import connect, report_of
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
 from longboat.cluster.node.write_turn import until_written
@@ -34,9 +34,7 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float, move: bool 
     """
     _check_words(kind, name, move=move)
     with connect() as session:
-        report = session.report()
-        if report is None:
-            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+        report = report_of(session)
         match kind:
             case "replica":
                 is_empty = _replica(session, _replica_named(report, name), undo, move=move)
@@ -56,7 +54,7 @@ def _check_words(kind: str, name: str, *, move: bool) -> None:
         hint = f"write replica, node or gateway before the name: longboat drain replica {name}"
         raise UserInputError(f"{kind!r} cannot be drained", hint=hint)
     if kind == "replica" and not name.rpartition("/")[2]:
-        raise UserInputError(f"{name!r} names no replica", hint="write MODEL/REPLICA, as longboat status shows it")
+        raise UserInputError(f"{name!r} is not a replica", hint="write MODEL/REPLICA, as longboat status shows it")
     if kind == "gateway" and move:
         hint = "longboat drain node HOST --move moves the streams of the replicas on it"
         raise UserInputError("the requests of a gateway cannot move to another one", hint=hint)

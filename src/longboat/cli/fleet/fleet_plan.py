@@ -7,10 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_rows import PlanRow, explain
+from longboat.cli.shared.console import simple_table
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions
 from longboat.core.errors import LongboatError
@@ -129,12 +131,9 @@ def show_plan(asked: Fleet, plan: CheckedPlan, console: Console) -> None:
         console.print(Text(f"STARTED AGAINST THE PLAN (--force): {problem}", style="bold red"), soft_wrap=True)
 
 
-def _layout_table(asked: Fleet, rows: Iterable[PlanRow]) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("MODEL", "SOURCE", "REPLICAS", "ENGINE", "SPLIT", "NODES", "PER NODE"):
-        table.add_column(column, no_wrap=column == "PER NODE", overflow="fold")
+def _layout_table(asked: Fleet, rows: Iterable[PlanRow]) -> Table:
+    columns = ("MODEL", "SOURCE", "REPLICAS", "ENGINE", "SPLIT", "NODES", "PER NODE")
+    table = simple_table(*columns, wraps=columns[:-1])
     for row in rows:
         told = asked.model_named(row.model)
         replicas = _marked(row.replicas, "auto" if told is not None and told.replicas == "auto" else "")
@@ -152,14 +151,10 @@ def _marked(text: str, mark: str) -> str:
     return f"{text} ({mark})" if mark else text
 
 
-def _forecast_table(plan: CheckedPlan, *, narrow: bool) -> Any:
+def _forecast_table(plan: CheckedPlan, *, narrow: bool) -> Table:
     """Make one row for each model. narrow: without the last column"""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
     columns = ("EXPECTED", "USERS", "TTFT ms", "ITL ms", "TOKENS/S", "GiB", *(() if narrow else ("KV TOKENS",)))
-    for column in columns:
-        table.add_column(column, no_wrap=column != "EXPECTED", overflow="fold")
+    table = simple_table(*columns, wraps=("EXPECTED",))
     for row in _forecast_rows(plan):
         table.add_row(*row[: len(columns)])
     return table

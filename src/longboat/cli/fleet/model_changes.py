@@ -14,7 +14,7 @@ from longboat.cli.fleet.deployment import put_fleet
 from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, up_options
 from longboat.cli.fleet.readiness import Goal
 from longboat.cluster.fleet.adapters import running_fleet, with_adapters_of
-from longboat.cluster.fleet.deployed import controller_values, key_book_in
+from longboat.cluster.fleet.deployed import key_book_in, running_values
 from longboat.cluster.fleet.started import StartedModel, asked_fleet, read_started
 from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan
 from longboat.cluster.protocol.model import read_shape
@@ -73,7 +73,7 @@ def add_model(session: Session, added: WantedModel, mark: StartedModel, console:
 
     Raises UserInputError, with the planner's words where the model has no room, ClusterError where no fleet is up.
     """
-    told, model = _told(session), added.model
+    told, model = running_values(session.apps.all()), added.model
     wanted = fleet_with_model(_asked(told), added)
     basis = planning_basis(console)
     options = up_options(wanted, told, replan=False, force=False)
@@ -104,7 +104,7 @@ def add_model(session: Session, added: WantedModel, mark: StartedModel, console:
 
 def end_started(session: Session, name: str) -> None:
     """End a model that an operator started. Raises UserInputError where the fleet file has it, or nothing has."""
-    told = _told(session)
+    told = running_values(session.apps.all())
     running = running_fleet(told)
     if name not in read_started(told):
         known = ", ".join(read_started(told)) or "none"
@@ -124,11 +124,11 @@ def remove_models(
     planned: the shapes of models that Serve may not run yet
     Raises ClusterError where no fleet is up.
     """
-    told, deployed = _told(session), session.apps.deployed_models()
+    told, deployed = running_values(session.apps.all()), session.apps.deployed_models()
     fleet = fleet_without(running_fleet(told), names)
     shapes = {**planned, **{model: read_shape(app["args"]["shape"]) for model, app in deployed.items()}}
     if lost := [model.name for model in fleet.models if model.max_replicas and model.name not in shapes]:
-        raise ClusterError(f"{', '.join(lost)} cannot be left as they are: Serve does not run them", hint="longboat up")
+        raise ClusterError(f"{', '.join(lost)} cannot stay as they are: Serve does not run them", hint="longboat up")
     text, asked = dump_fleet(fleet), dump_fleet(fleet_without(_asked(told), names))
     applied = Applied(fleet=fleet, text=text, planned=_planned_without(told.get("planned", {}), names, asked))
     put_fleet(session, applied, _policy(told, fleet), shapes, deployed, base=str(told["text"]))
@@ -140,7 +140,7 @@ def fleet_with_model(fleet: Fleet, added: WantedModel) -> Fleet:
     model = added.model
     if model.name in fleet.names:
         hint = "choose another name, or scale that one"
-        raise UserInputError(f"name: the fleet has a model {model.name} already", hint=hint)
+        raise UserInputError(f"name: the fleet already has a model {model.name}", hint=hint)
     prices = fleet.gateway.prices if added.price is None else {**fleet.gateway.prices, model.name: added.price}
     gateway = fleet.gateway.model_copy(update={"prices": prices})
     wanted = fleet.model_copy(update={"models": (*fleet.models, model), "gateway": gateway})
@@ -181,12 +181,6 @@ def _read(values: Mapping[str, Any], folder: str, name: str = "") -> Fleet:
         raise _about(error, name, 0) from None
 
 
-def _told(session: Session) -> dict[str, Any]:
-    if told := controller_values(session.apps.all()):
-        return told
-    raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
-
-
 def _asked(told: Mapping[str, Any]) -> Fleet:
     return with_adapters_of(asked_fleet(told), running_fleet(told))
 
@@ -209,7 +203,7 @@ def _check_only(running: Fleet, planned: Fleet, name: str) -> None:
     others = [line for line in change.lines() if line != f"+ {name}" and not line.startswith(price)]
     if change.added == (name,) and not others:
         return
-    what = f"{name} would change more of the fleet than itself: {'; '.join(others)}"
+    what = f"{name} would change other parts of the fleet: {'; '.join(others)}"
     hint = "write it into the fleet file and run longboat up, which shows all changes"
     raise UserInputError(what, hint=hint, problems=(Problem(where="", what=what, hint=hint),))
 

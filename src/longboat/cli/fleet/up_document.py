@@ -10,7 +10,6 @@ from longboat.cluster.preflight.surroundings import CheckedPlan
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.plan import GangShape
 from longboat.core.states import ReplicaState
-from longboat.planner.predict.number import Number
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.forecast_document import planned_values
 from longboat.spec.types.fleet import Fleet, ModelSpec
@@ -109,16 +108,12 @@ def _expected(forecast: Forecast, source: str) -> dict[str, Any]:
         "users": forecast.demand.users,
         "users_per_replica": forecast.users,
         "kv_tokens": forecast.fit.num_kv_tokens,
-        "ttft_s": _number(told.ttft_s) if told else None,
-        "itl_s": _number(told.itl_s) if told else None,
-        "tokens_per_s": _number(told.total_tokens_per_s.map(lambda one: one * forecast.busy)) if told else None,
+        "ttft_s": asdict(told.ttft_s) if told else None,
+        "itl_s": asdict(told.itl_s) if told else None,
+        "tokens_per_s": asdict(told.total_tokens_per_s.map(lambda one: one * forecast.busy)) if told else None,
         "missed": forecast.missed,
         "shortage": short.what if short else "",
     }
-
-
-def _number(number: Number) -> dict[str, Any]:
-    return asdict(number)
 
 
 def _running(state: ReplicaState) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from longboat.cli.shared.console import make_console
+from longboat.cli.shared.console import make_console, simple_table
 from longboat.hosts.plan.steps import HostPlan
 from longboat.spec.files.hosts_file import HostSection
 
@@ -59,9 +59,7 @@ class Board:
             self._left[plan.host.host] = f"{len(plan.steps)} steps" if plan.steps else ""
 
     def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("HOST", "ROLE", "PLAN", "NOW", ""):
-            table.add_column(column, no_wrap=column != "NOW")
+        table = simple_table("HOST", "ROLE", "PLAN", "NOW", "", wraps=("NOW",))
         for host in self._hosts:
             told = self._told[host.host]
             is_over = told in COLOURS or told.startswith("failed")

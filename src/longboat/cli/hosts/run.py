@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from longboat.cli.hosts.board import Board
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import ClusterError, UserInputError, unwritable
+from longboat.disk_sync import write_whole
 from longboat.hosts.plan.steps import HostPlan, Kind
 from longboat.hosts.remote.bring_up import Failure, Observer, Raised, bring_up
 from longboat.hosts.remote.take_down import take_down
@@ -90,15 +90,10 @@ def _text(path: Path) -> str:
 def _write(path: Path, text: str) -> None:
     """Write the file whole or not at all. Raises UserInputError."""
     target = path.resolve()
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        draft.write_text(text)
-        shutil.copymode(target, draft)
-        draft.replace(target)
+        write_whole(target, text, mode=stat.S_IMODE(target.stat().st_mode))
     except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="change its list of hosts") from None
-    finally:
-        draft.unlink(missing_ok=True)
+        raise unwritable(path, error, hint="change its list of hosts") from None
 
 
 def _up(path: Path, file: HostsFile, *, dry_run: bool = False, check: object = None) -> None:

@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 import typer
-from rich.table import Table
 
 from longboat.cli.hosts.run import read_hosts
-from longboat.cli.shared.console import make_console
+from longboat.cli.shared.console import make_console, simple_table
 from longboat.hosts.plan.facts import HostFacts
 from longboat.hosts.remote.look import Look, look_at
 from longboat.hosts.remote.ssh import connections
@@ -65,10 +64,8 @@ def _node(facts: HostFacts) -> str:
 
 
 def _print(rows: list[dict[str, str]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     names = ("host", "role", "node", "address", "version", "unit", "engines", "detail")
-    for name in names:
-        table.add_column(name.upper(), overflow="fold")
+    table = simple_table(*(name.upper() for name in names))
     for row in rows:
         table.add_row(*(row[name] for name in names))
     make_console(width=_PIPE_COLUMNS).print(table)

@@ -162,13 +162,9 @@ def _one_line(text: str) -> str:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from longboat.cli.shared.console import make_console, simple_table
 
-    from longboat.cli.shared.console import make_console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("KEY", "TENANT", "MADE", "ENDS", "NOTE"):
-        table.add_column(column, no_wrap=column != "NOTE")
+    table = simple_table("KEY", "TENANT", "MADE", "ENDS", "NOTE", wraps=("NOTE",))
     for row in rows:
         ends = "never" if row["expires_s"] is None else _day(row["expires_s"])
         ended = " (ended)" if row["expired"] else ""

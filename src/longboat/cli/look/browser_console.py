@@ -48,13 +48,10 @@ def _how(session: dict[str, Any]) -> str:
 
 def _of_fleet() -> str:
     """Return the address of the gateway that is nearest to this machine."""
-    from longboat.cli.shared.cluster_at_hand import connect_quickly
+    from longboat.cli.shared.cluster_at_hand import connect_quickly, report_of
 
     with connect_quickly() as session:
-        report = session.report()
-    if report is None:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
-    chosen = gateways_here(report.gateways)
+        chosen = gateways_here(report_of(session).gateways)
     if not chosen:
         hint = "run the command on a node of the cluster, or name a gateway with --url"
         raise ClusterError("no gateway can be reached from this machine", hint=hint)

@@ -39,13 +39,9 @@ def usage_query(num_days: int) -> bytes:
 
 def limit_table(limits: Iterable[Mapping[str, Any]]) -> Table:
     """Make one row for each limit of today."""
-    from rich.table import Table
+    from longboat.cli.shared.console import simple_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("LIMIT OF TODAY (UTC)", "OF"):
-        table.add_column(column, no_wrap=True)
-    for column in ("USED", "LEFT", "LIMIT"):
-        table.add_column(column, no_wrap=True, justify="right")
+    table = simple_table("LIMIT OF TODAY (UTC)", "OF", "USED>", "LEFT>", "LIMIT>", wraps=())
     for limit in limits:
         owner = f"tenant {limit['tenant']}" if "tenant" in limit else f"external {limit['model']}"
         currency = limit.get("currency", "")

@@ -45,12 +45,11 @@ def forced_lines(report: FleetReport) -> list[str]:
 
 def pair_table(pairs: Mapping[str, Pair]) -> Table:
     """Return predicted / measured, and of how many tokens; a dash where there is no such figure."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("PREDICTED / MEASURED", "KV BLOCKS", "GiB", "ITL ms", "TTFT ms", "CONCURRENT", "TOKENS"):
-        table.add_column(column)
+    from longboat.cli.shared.console import simple_table
+
+    table = simple_table("PREDICTED / MEASURED", "KV BLOCKS", "GiB", "ITL ms", "TTFT ms", "CONCURRENT", "TOKENS")
     for model, pair in pairs.items():
         table.add_row(
             model,

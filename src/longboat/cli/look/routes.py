@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from longboat.cli.shared.console import make_console
+from longboat.cli.shared.console import make_console, simple_table
 from longboat.cli.shared.gateway_replies import Asked, asked_gateways
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.gateway.admin.routing_queries import RoutesQuery
@@ -19,8 +19,8 @@ __all__ = ("run_routes",)
 
 _EVERY_S = 1.0
 _COLUMNS = (
-    *("REPLICA", "STATE", "IN\nFLIGHT", "PREFILL\nTOKENS", "DECODE\nTOKENS", "RUN", "WAIT", "KV"),
-    *("REQUESTS", "CACHED", "EXPECTED"),
+    *("REPLICA", "STATE", "IN\nFLIGHT>", "PREFILL\nTOKENS>", "DECODE\nTOKENS>", "RUN>", "WAIT>", "KV>"),
+    *("REQUESTS>", "CACHED>", "EXPECTED>"),
 )
 
 _NO_HITS = "CACHED and EXPECTED are empty: these engines do not report cached tokens, or the model has one replica only"
@@ -78,12 +78,8 @@ def _watch(gateways: Asked, model: str | None) -> None:
 
 
 def _view(document: Mapping[str, Any]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", title=f"policy {document['policy']}")
-    table.title_justify = "left"
-    for at, title in enumerate(_COLUMNS):
-        table.add_column(title, justify="left" if at < 2 else "right", no_wrap=True)
+    table = simple_table(*_COLUMNS, wraps=())
+    table.title, table.title_justify = f"policy {document['policy']}", "left"
     for row in document["routes"]:
         table.add_row(*_cells(row))
     return table

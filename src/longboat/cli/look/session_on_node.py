@@ -18,15 +18,14 @@ from longboat.cluster.fleet.serve_rest import DashboardAwayError, ServeRest
 from longboat.cluster.host.cluster_token import cluster_token
 from longboat.cluster.host.record import load_record
 from longboat.cluster.node.door_client import door_path
-from longboat.core.errors import ClusterError
+from longboat.core.errors import ClusterError, no_fleet
 from longboat.folders import run_folder
 
 if TYPE_CHECKING:
     from longboat.cluster.ray.session import Session
 
-__all__ = ("NO_FLEET", "session_on_node")
+__all__ = ("session_on_node",)
 
-NO_FLEET = ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
 AGAIN_S, DASHBOARD_S = 0.2, 3.0
 PAST_S = 1.0
 """The limit ends the process by itself on a node. A machine that was none when the command began asks Ray after it."""
@@ -70,7 +69,7 @@ def _is_fleet_here(wait: Wait, env: dict[str, str], error: ClusterError) -> bool
     token = cluster_token({**os.environ, **env}, Path.home())
     try:
         if not ServeApplications(ServeRest(f"http://{record.dashboard}", token, DASHBOARD_S)).has_fleet():
-            raise NO_FLEET
+            raise no_fleet()
     except DashboardAwayError as away:
         wait.seen = away.message
     return True

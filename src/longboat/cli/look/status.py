@@ -13,8 +13,8 @@ from longboat.cli.counts.show import count_lines, decision_table
 from longboat.cli.look.answer_limit import Wait, answer_limit
 from longboat.cli.look.daily_limits import limit_table, limits_today
 from longboat.cli.look.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
-from longboat.cli.look.session_on_node import NO_FLEET, session_on_node
-from longboat.cli.shared.cluster_at_hand import connect_quickly
+from longboat.cli.look.session_on_node import session_on_node
+from longboat.cli.shared.cluster_at_hand import connect_quickly, report_of
 from longboat.cli.shared.gateway_notes import tenants_document
 from longboat.cluster.fleet.deployed import without_file
 from longboat.cluster.protocol.messages import FleetReport
@@ -70,13 +70,6 @@ def _shown(report: FleetReport) -> ShownFleet:
     return shown_fleet(load_fleet(report.document, "the running fleet"))
 
 
-def _report(session: Session | QuickSession) -> FleetReport:
-    report = session.report()
-    if report is None:
-        raise NO_FLEET
-    return report
-
-
 def _nodes(session: Session | QuickSession, report: FleetReport) -> Sequence[Node]:
     """Return the nodes as the controller listed them: Ray's head may be away now."""
     listed: Sequence[Node] = getattr(report, "nodes", ())  # an older controller's report lacks them
@@ -96,7 +89,7 @@ def _show(session: Session | QuickSession, as_json: bool, wait: Wait, *, why: bo
 
     from longboat.cli.shared.console import make_console
 
-    report = _report(session)
+    report = report_of(session)
     nodes = _nodes(session, report)
     wait.end()
     shown = _shown(report)
@@ -194,7 +187,7 @@ def _watch(session: Session | QuickSession) -> None:
 
 def _reports(session: Session | QuickSession) -> Iterator[FleetReport]:
     """Reports without end; moments at which the controller is being replaced are left out."""
-    yield _report(session)
+    yield report_of(session)
     while True:
         time.sleep(WATCH_EVERY_S)
         if report := session.try_report():

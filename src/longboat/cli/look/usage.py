@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 from longboat.cli.look.daily_limits import limit_table, usage_query
 from longboat.cli.look.usage_chart import usage_chart
 from longboat.cli.look.usage_forms import usage_csv, usage_plot
-from longboat.cli.shared.cluster_at_hand import connect_quickly
+from longboat.cli.shared.cluster_at_hand import connect_quickly, report_of
 from longboat.cli.shared.node_replies import replies_of
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import UserInputError
 from longboat.core.external import NANOS
 from longboat.routing.capacity.daily_rests import with_rests
 
 if TYPE_CHECKING:
-    from longboat.cli.shared.quick_session import QuickSession
     from longboat.cluster.protocol.messages import FleetReport
-    from longboat.cluster.ray.session import Session
 
 __all__ = ("added_up", "form_of", "run_usage")
 
@@ -73,7 +71,7 @@ def run_usage(*, num_days: int, form: str = "table", url: str | None = None) -> 
 
 def _of_fleet(num_days: int, first: datetime.date, today: datetime.date) -> _Counts:
     with connect_quickly() as session:
-        report = _report(session)
+        report = report_of(session)
         replies, silent = replies_of(session, report.gateways, usage_query(num_days))
     rows = added_up([entry for reply in replies for entry in reply["days"]], first.isoformat())
     if any("cost_nanos" in row for row in rows):
@@ -129,13 +127,6 @@ def priced(rows: list[dict[str, Any]], currencies: Mapping[str, str]) -> list[di
     ]
 
 
-def _report(session: Session | QuickSession) -> FleetReport:
-    report = session.report()
-    if report is None:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
-    return report
-
-
 def _currencies(report: FleetReport) -> dict[str, str]:
     from longboat.spec.files.load import load_fleet
     from longboat.spec.policy import prices_of
@@ -148,18 +139,11 @@ def _currencies(report: FleetReport) -> dict[str, str]:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from longboat.cli.shared.console import make_console, simple_table
 
-    from longboat.cli.shared.console import make_console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("DAY (UTC)", "TENANT", "MODEL"):
-        table.add_column(column, no_wrap=True)
-    for column in ("REQUESTS", "PROMPT", "COMPLETION", "CACHED"):
-        table.add_column(column, no_wrap=True, justify="right")
     has_cost = any("cost" in row for row in rows)
-    if has_cost:
-        table.add_column("COST", no_wrap=True, justify="right")
+    counts = ("REQUESTS>", "PROMPT>", "COMPLETION>", "CACHED>", *(("COST>",) if has_cost else ()))
+    table = simple_table("DAY (UTC)", "TENANT", "MODEL", *counts, wraps=())
     for row in rows:
         cost = (f"{row['cost']:,.4f} {row['currency']}".rstrip() if "cost" in row else "",) if has_cost else ()
         table.add_row(*(str(row[key]) for key in KEYS), *(f"{row[name]:,}" for name in COUNTS), *cost)

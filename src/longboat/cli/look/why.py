@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from longboat.cli.shared.console import make_console
+from longboat.cli.shared.console import make_console, simple_table
 from longboat.cli.shared.gateway_replies import asked_gateways
 from longboat.core.errors import UserInputError
 from longboat.gateway.admin.node_query import TimelineQuery
@@ -60,12 +60,8 @@ def _show(request: Mapping[str, Any]) -> None:
 
 
 def _candidates(choice: Mapping[str, Any]) -> Table:
-    table = _table()
     terms = [name for name in choice["candidates"][0] if name not in ("replica", "chosen")]
-    table.add_column("REPLICA", no_wrap=True)
-    for name in terms:
-        title = name.removesuffix(_SECONDS).replace("_", " ").upper()
-        table.add_column(f"{title} ms" if name.endswith(_SECONDS) else title, justify="right", no_wrap=True)
+    table = simple_table("REPLICA", *map(_title, terms), wraps=())
     for row in choice["candidates"]:
         mark = "> " if row["chosen"] else "  "
         table.add_row(mark + row["replica"], *(_value(name, row.get(name)) for name in terms))
@@ -73,9 +69,7 @@ def _candidates(choice: Mapping[str, Any]) -> Table:
 
 
 def _expectations(choice: Mapping[str, Any]) -> Table:
-    table = _table()
-    for title in ("", "EXPECTED", "HAPPENED"):
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    table = simple_table("", "EXPECTED>", "HAPPENED>", wraps=())
     rows = (("ttft ms", "ttft_ms"), ("prompt tokens", "prompt_tokens"), ("cached tokens", "cached_tokens"))
     for words, name in rows:
         table.add_row(words, _number(choice["expected"][name]), _number(choice["happened"][name]))
@@ -83,19 +77,16 @@ def _expectations(choice: Mapping[str, Any]) -> Table:
 
 
 def _events(request: Mapping[str, Any]) -> Table:
-    table = _table()
-    for title in ("AT ms", "EVENT", ""):
-        table.add_column(title, justify="right" if title == "AT ms" else "left")
+    table = simple_table("AT ms>", "EVENT", "")
     for event in request["events"]:
         facts = (f"{name} {value}" for name, value in event.items() if name not in ("at_ms", "event") and value)
         table.add_row(_number(event["at_ms"]), event["event"], ", ".join(facts))
     return table
 
 
-def _table() -> Table:
-    from rich.table import Table
-
-    return Table(box=None, pad_edge=False, header_style="bold")
+def _title(name: str) -> str:
+    words = name.removesuffix(_SECONDS).replace("_", " ").upper()
+    return f"{words} ms>" if name.endswith(_SECONDS) else f"{words}>"
 
 
 def _value(name: str, value: float | None) -> str:

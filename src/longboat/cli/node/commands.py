@@ -62,7 +62,9 @@ def start(
         _up(resume_node(on_progress=_progress()), block=block)
         return
     if bool(join) == (head or local):
-        raise UserInputError("choose a new cluster, or one to join", hint="--head, --local, or --join ADDRESS")
+        raise UserInputError(
+            "neither a new cluster nor one to join is chosen", hint="--head, --local, or --join ADDRESS"
+        )
     if join and port is not None:
         raise UserInputError(
             "--port belongs to a head; the port of --join is part of its address",

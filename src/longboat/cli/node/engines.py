@@ -110,13 +110,9 @@ def _print_json(found: list[InstalledEnvironment]) -> None:
 
 
 def _print_table(found: list[InstalledEnvironment]) -> None:
-    from rich.table import Table
+    from longboat.cli.shared.console import make_console, simple_table
 
-    from longboat.cli.shared.console import make_console
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "SIZE", "INSTALLED", "PYTHON"):  # a name is engine-version-platform
-        table.add_column(heading, overflow="fold")
+    table = simple_table("NAME", "SIZE", "INSTALLED", "PYTHON")  # a name is engine-version-platform
     for item in found:
         row = _row(item)
         size = f"{int(row['size_bytes']) / 1e9:.1f} GB"

@@ -36,7 +36,7 @@ def plan_model(
     chart: Annotated[
         Path | None, typer.Option("--chart", help="Write throughput against latency, and memory, as FILE.svg.")
     ] = None,
-    write: Annotated[Path | None, typer.Option("--write", help="Write a fleet file that check and up take.")] = None,
+    write: Annotated[Path | None, typer.Option("--write", help="Write a fleet file for check and up.")] = None,
     commands: Annotated[
         bool, typer.Option("--commands", help="Print the commands that start the engine without Longboat.")
     ] = False,
@@ -51,7 +51,9 @@ def plan_model(
     offload: Annotated[
         str, typer.Option("--offload", help='Keep what does not fit a card in RAM: "Desktop 2ch DDR5-5600 64GB".')
     ] = "",
-    apart: Annotated[bool, typer.Option("--apart", help="Compare with prefill and decode on replicas apart.")] = False,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Compare with prefill and decode on separate replicas.")
+    ] = False,
     kv_tier: Annotated[
         list[str] | None,
         typer.Option(
@@ -149,7 +151,7 @@ def calibrate(
 def fit(
     request: options.PlanRequest,
     all_models: Annotated[
-        bool, typer.Option("--all", help="Also models that do not fit or miss --slo, with the reason.")
+        bool, typer.Option("--all", help="Show models that do not fit or miss --slo too, with the reason.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -170,7 +172,8 @@ def cost(
     ] = "United States",
     utilization: Annotated[float, typer.Option("--utilization", help="Share of the time with this load.")] = 0.5,
     tokens_per_day: Annotated[
-        float | None, typer.Option("--tokens-per-day", help="Prompts and responses, instead of --utilization.")
+        float | None,
+        typer.Option("--tokens-per-day", help="Tokens of prompts and responses, instead of --utilization."),
     ] = None,
     years: Annotated[float, typer.Option("--years", help="Depreciation period in years.")] = 3.0,
     price: Annotated[

@@ -59,12 +59,10 @@ def run_fit(request: PlanRequest, *, as_json: bool, all_models: bool) -> None:
 
 def _table(rows: list[Row], *, narrow: bool) -> Table:
     """Return one line a model; a narrow table has fewer columns, and cuts its last one."""
-    from longboat.cli.plan.plan_tables import simple_table
+    from longboat.cli.shared.console import simple_table
 
     wide = [] if narrow else ["PARAMS>"], [] if narrow else ["LONGEST>", "HELD>"]
-    table = simple_table("MODEL", *wide[0], "WEIGHTS", "TOKENS/S>", "TTFT ms>", "ITL ms>", *wide[1], "PLAN")
-    for column in table.columns:
-        column.no_wrap, column.overflow = True, "ellipsis"
+    table = simple_table("MODEL", *wide[0], "WEIGHTS", "TOKENS/S>", "TTFT ms>", "ITL ms>", *wide[1], "PLAN", wraps=())
     for row in rows:
         figures = [f"{row.tokens_per_s:.0f}", f"{row.ttft_s * 1e3:.0f}", f"{row.itl_s * 1e3:.1f}"]
         figures += [] if narrow else [str(row.max_context_tokens), str(row.max_sequences)]

@@ -24,7 +24,7 @@ from longboat.cli.plan.plan_document import found_values, model_values, print_re
 from longboat.cli.plan.plan_notes import name_notes, notes_of
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import Planner, check_generates, planner_for
-from longboat.core.errors import LongboatError, UserInputError
+from longboat.core.errors import LongboatError, UserInputError, unwritable
 from longboat.planner.compare.sizing import Served, missed_by_waiting
 from longboat.planner.machines.pools import pools_of
 from longboat.planner.memory.engine import OFFLOADING, engine_traits
@@ -204,4 +204,4 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error}", hint="give a folder that exists") from None
+        raise unwritable(path, error) from None

@@ -12,7 +12,6 @@ from longboat.cli.shared.error_text import error_values
 from longboat.core.errors import LongboatError
 from longboat.planner.machines.pools import system_notes
 from longboat.planner.memory.fit import RankBytes
-from longboat.planner.predict.number import Number
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.ranking import Plan
@@ -116,17 +115,13 @@ def _group(group: Forecast) -> dict[str, Any]:
             "max_context_tokens": fit.request_tokens,
             "max_sequences": fit.max_sequences,
             "users": group.users,
-            "ttft_s": _number(prediction.ttft_s),
-            "itl_s": _number(prediction.itl_s),
-            "request_tokens_per_s": _number(prediction.request_tokens_per_s),
-            "total_tokens_per_s": _number(prediction.total_tokens_per_s),
+            "ttft_s": asdict(prediction.ttft_s),
+            "itl_s": asdict(prediction.itl_s),
+            "request_tokens_per_s": asdict(prediction.request_tokens_per_s),
+            "total_tokens_per_s": asdict(prediction.total_tokens_per_s),
         },
         "ranks": [_rank(rank) for rank in fit.ranks],
     }
-
-
-def _number(number: Number) -> dict[str, Any]:
-    return asdict(number)
 
 
 def _rank(rank: RankBytes) -> dict[str, Any]:

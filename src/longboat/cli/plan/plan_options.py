@@ -92,7 +92,7 @@ class PlanRequest:
     kv_bits: Annotated[int, _option("--kv-bits", "Bits of a number in the cache: 16 or 8.", shown=True)] = 16
     tensor: Annotated[int, _option("--tensor", "Ranks of each stage; else the best.")] = 0
     pipeline: Annotated[int, _option("--pipeline", "Stages of a replica; else the best.")] = 0
-    data: Annotated[int, _option("--data", "Parts of a stage that divide requests; else the best.")] = 0
+    data: Annotated[int, _option("--data", "Data-parallel parts of a stage; else the best.")] = 0
     expert_parallel: Annotated[
         bool, _option("--expert-parallel", "Assign whole experts to ranks instead of sharding each.")
     ] = False

@@ -282,7 +282,7 @@ def _shape_of(source: str, library: Library, *, offline: bool) -> ModelShape:
         told = describe(source)
         return shape_from_config(told.config, name=told.name)
     name = source.removeprefix(HUB_PREFIX)
-    return read_model(name, library, None if offline else _fetch(name, library))
+    return read_model(name, library, None if offline else _fetch(name))
 
 
 def own_calibration() -> Calibration:
@@ -291,7 +291,7 @@ def own_calibration() -> Calibration:
     return read_calibration(_text(own), str(own)) if own.is_file() else built_in_calibration()
 
 
-def _fetch(source: str, library: Library) -> Callable[[str, int, int], bytes] | None:
+def _fetch(source: str) -> Callable[[str, int, int], bytes] | None:
     """Return a reader of the hub; None for names of the catalog and local files, which need no network."""
     if "/" not in source or os.path.exists(source):
         return None

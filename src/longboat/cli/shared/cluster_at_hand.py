@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from longboat.cluster.host.cluster_token import TOKEN_VARIABLES
 from longboat.cluster.host.standing import Standing, standing_here
-from longboat.core.errors import ClusterError, LongboatError
+from longboat.core.errors import ClusterError, LongboatError, no_fleet
 from longboat.folders import run_folder
 
 if TYPE_CHECKING:
     from longboat.cli.shared.quick_session import QuickSession
+    from longboat.cluster.protocol.messages import FleetReport
     from longboat.cluster.ray.session import Session
 
-__all__ = ("cluster_env", "connect", "connect_quickly", "explained", "quick_session", "word_of_ray")
+__all__ = ("cluster_env", "connect", "connect_quickly", "explained", "quick_session", "report_of", "word_of_ray")
 
 RAY_WORD = Path("/tmp/ray/ray_current_cluster")  # noqa: S108
 """Where ``ray start`` writes the address of the cluster it started or joined, when no other folder was chosen."""
@@ -101,6 +102,13 @@ def connect() -> Session:
         return Session(env)
     except ClusterError as error:
         raise _explained(error) from error
+
+
+def report_of(session: Session | QuickSession) -> FleetReport:
+    """Return the report of the running fleet. Raises ClusterError where none is up."""
+    if (report := session.report()) is None:
+        raise no_fleet()
+    return report
 
 
 def explained(error: LongboatError) -> LongboatError:

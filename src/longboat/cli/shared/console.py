@@ -1,12 +1,17 @@
-"""The console that commands print to. Square brackets in what they print are text, never Rich's markup."""
+"""The console that commands print to, and their tables. Square brackets are text there, never Rich's markup."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
-__all__ = ("make_console",)
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ("make_console", "simple_table")
 
 WIDTH_WITHOUT_TERMINAL = 200
 
@@ -26,3 +31,20 @@ def make_console(*, stderr: bool = False, width: int = WIDTH_WITHOUT_TERMINAL, p
         highlight=not plain_lines,
         soft_wrap=plain_lines,
     )
+
+
+def simple_table(*columns: str, wraps: Collection[str] | None = None) -> Table:
+    """Return a table without lines. Columns that end with ``>`` are numbers, on the right and never folded.
+
+    wraps: columns that fold where the console is narrow; None: all but the numbers
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        is_number = column.endswith(">")
+        folds = not is_number and (wraps is None or column in wraps)
+        justify: Literal["left", "right"] = "right" if is_number else "left"
+        overflow: Literal["fold", "ellipsis"] = "fold" if folds else "ellipsis"
+        table.add_column(column.rstrip(">"), justify=justify, overflow=overflow, no_wrap=not folds)
+    return table

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from longboat.cli.shared.cluster_at_hand import connect_quickly
+from longboat.cli.shared.cluster_at_hand import connect_quickly, report_of
 from longboat.cli.shared.gateway_client import gateway_client
 from longboat.cli.shared.node_replies import replies_of
 from longboat.core.errors import ClusterError, UserInputError
@@ -54,10 +54,8 @@ class _OfFleet:
         self._session = session
 
     def ask(self, query: NodeQuery) -> list[Reply]:
-        report = self._session.report()
-        if report is None:
-            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
-        return replies_of(self._session, report.gateways, msgspec.json.encode(query))[0]
+        gateways = report_of(self._session).gateways
+        return replies_of(self._session, gateways, msgspec.json.encode(query))[0]
 
 
 class _Addressed:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from longboat.cli.shared.console import simple_table
 from longboat.cli.shared.gateway_notes import auth_line, limits_line, tenant_rows
 from longboat.cluster.protocol.messages import FleetReport, GatewayReport
 from longboat.cluster.protocol.shown import ShownExternal, ShownGateway
@@ -57,9 +58,7 @@ def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType
 
 def external_table(models: Iterable[ShownExternal]) -> Table:
     """Show the models that other people serve; each gateway knows for itself whether they answer."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("EXTERNAL MODEL", "API", "THERE", "ADDRESSES", "LIMITS OF A DAY"):
-        table.add_column(column)
+    table = simple_table("EXTERNAL MODEL", "API", "THERE", "ADDRESSES", "LIMITS OF A DAY")
     for model in models:
         limits = ", ".join(f"{value:g} {name.removesuffix('_per_day')}" for name, value in model.limits.items())
         table.add_row(model.name, model.api, model.model, ", ".join(model.urls), limits or "none")
@@ -68,9 +67,8 @@ def external_table(models: Iterable[ShownExternal]) -> Table:
 
 def replica_table(replicas: Iterable[ReplicaState]) -> Table:
     """Make one row per rank, grouped by replica."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("MODEL", "REPLICA", "SPLIT", "PHASE", "RESUME", "RANK", "NODE", "PID", "GiB"):
-        table.add_column(column, no_wrap=column not in ("MODEL", "NODE"), overflow="fold")
+    columns = ("MODEL", "REPLICA", "SPLIT", "PHASE", "RESUME", "RANK", "NODE", "PID", "GiB")
+    table = simple_table(*columns, wraps=("MODEL", "NODE"))
     for state in replicas:
         _replica_rows(table, state)
     return table
@@ -120,9 +118,7 @@ def phase_words(phase_s: Mapping[str, float]) -> str:
 
 def start_table(starts: Starts) -> Table:
     """Show how long the newest start of each model took on each node, and its parts."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("MODEL", "NODE", "READY IN", "SECONDS IN EACH PHASE"):
-        table.add_column(column, no_wrap=column != "SECONDS IN EACH PHASE")
+    table = simple_table("MODEL", "NODE", "READY IN", "SECONDS IN EACH PHASE", wraps=("SECONDS IN EACH PHASE",))
     for model, nodes in starts.items():
         for node, times in sorted(nodes.items()):
             table.add_row(model, node, f"{times.total_s:.1f} s", phase_words(times.phase_s))
@@ -131,9 +127,7 @@ def start_table(starts: Starts) -> Table:
 
 def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
     """Make one row per node."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("GATEWAY", "NODE", "PID", "IN FLIGHT", "REQUESTS"):
-        table.add_column(column, no_wrap=True)
+    table = simple_table("GATEWAY", "NODE", "PID", "IN FLIGHT", "REQUESTS", wraps=())
     for gateway in gateways:
         title = gateway.url or "-"
         where = f"{gateway.hostname} ({gateway.address})"
@@ -150,10 +144,8 @@ def tenant_view(gateway: ShownGateway, report: FleetReport) -> RenderableType:
     lines = [auth_line(gateway, report.num_keys), limits_line(gateway, num_gateways)]
     parts: list[RenderableType] = [Text(line) for line in lines if line]
     if rows := list(tenant_rows(gateway, num_gateways)):
-        table = Table(box=None, pad_edge=False, header_style="bold")
         limits = ("REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "MONEY/DAY", "CONCURRENT")
-        for column in ("TENANT", "WEIGHT", "PRIORITY", *limits):
-            table.add_column(column, no_wrap=True)
+        table = simple_table("TENANT", "WEIGHT", "PRIORITY", *limits, wraps=())
         for row in rows:
             table.add_row(*row)
         parts.append(table)

@@ -27,18 +27,20 @@ def simulate(
     on: Annotated[
         str, typer.Option("--on", help='Machines: "8xH100", a cluster file, here or live.  [default: here]')
     ] = "",
-    model: Annotated[str | None, typer.Option("--model", help="The model, where the file has several.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="The model to simulate, if the file has several.")
+    ] = None,
     replicas: Annotated[int | None, typer.Option("--replicas", help="Replicas, instead of the file's.")] = None,
-    gateways: Annotated[int, typer.Option("--gateways", help="Gateways, which share nothing.")] = 1,
+    gateways: Annotated[int, typer.Option("--gateways", help="Number of gateways; they share nothing.")] = 1,
     rate_scale: Annotated[float, typer.Option("--rate-scale", help="Play the trace this many times as fast.")] = 1.0,
     requests: Annotated[
         int | None, typer.Option("--requests", help="End after this many; a shorter trace is played again.")
     ] = None,
     jitter_s: Annotated[float, typer.Option("--jitter", help="Delay each request by up to this many seconds.")] = 0.0,
     speed_spread: Annotated[
-        float, typer.Option("--speed-spread", help="Replicas differ in speed by up to this part.")
+        float, typer.Option("--speed-spread", help="Replicas differ in speed by up to this share.")
     ] = 0.0,
-    slots: Annotated[int | None, typer.Option("--slots", help="Requests that a replica works on at once.")] = None,
+    slots: Annotated[int | None, typer.Option("--slots", help="Concurrent requests of a replica.")] = None,
     kv_tokens: Annotated[int | None, typer.Option("--kv-tokens", help="Tokens of a replica's KV cache.")] = None,
     step_time: Annotated[
         str,

@@ -44,12 +44,14 @@ def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str, 
     wanted = wanted_model(spec, splits_of)
     if request.step_time:
         if request.kv_tokens is None:
-            raise UserInputError("--step-time says nothing of the KV cache", hint="give --kv-tokens 100000 too")
+            raise UserInputError(
+                "--step-time does not give the size of the KV cache", hint="give --kv-tokens 100000 too"
+            )
         time, limits = _step_time(request.step_time), _given_limits(request, request.kv_tokens)
         planned, title, split = 1, "times as given", None
     elif spec.engine.kind == "fake":
         raise UserInputError(
-            f"{spec.name} runs on the fake engine, of which nothing can be planned",
+            f"{spec.name} runs on the fake engine, which the planner does not know",
             hint='give --step-time "base_s=0.01,prompt_token_s=5e-5" and --kv-tokens 100000',
         )
     else:
@@ -108,7 +110,7 @@ def _forecast(spec: ModelSpec, wanted: WantedModel, request: SimulateRequest) ->
     settings = planned_memory(adapter, arguments_of(spec), "cpu" if on_cpu else "cuda", spec.resources.gpus)
     if settings is None:
         raise UserInputError(
-            f"nothing is planned for the engine {spec.engine.kind}",
+            f"the planner does not know the engine {spec.engine.kind}",
             hint='give --step-time "base_s=0.01,prompt_token_s=5e-5" and --kv-tokens 100000',
         )
     load = wanted.load
@@ -142,7 +144,7 @@ def _check_room(wanted: WantedModel, forecast: Forecast, cluster: Cluster) -> No
     room = _room(layout, cluster)
     if not layout.on_processors and wanted.replicas is not None and wanted.replicas > room:
         raise UserInputError(
-            f"{wanted.replicas} replicas of {wanted.name} find no room on {cluster.title}: {room} of "
+            f"{wanted.replicas} replicas of {wanted.name} do not fit on {cluster.title}: {room} of "
             f"{layout.num_ranks} cards each do",
             hint=f"--replicas {room}, or more machines in --on; --replicas {wanted.replicas} plays it anyway",
         )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from longboat.cli.shared.gateway_replies import Asked, asked_gateways
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import ClusterError, UserInputError, unwritable
+from longboat.disk_sync import write_whole
 from longboat.gateway.admin.routing_queries import TraceQuery
 
 __all__ = ("run_record",)
@@ -42,7 +43,7 @@ def _created(path: Path) -> IO[str]:
     except FileExistsError:
         raise UserInputError(f"{path} exists", hint="name another file, or remove it") from None
     except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
+        raise unwritable(path, error, hint="name another file") from None
     path.chmod(0o600)
     return file
 
@@ -51,10 +52,7 @@ def _sort(path: Path) -> None:
     """Put the requests in the order in which they came: they were written as they ended."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     lines.sort(key=lambda line: float(json.loads(line)["time_s"]))
-    ordered = path.with_name(f"{path.name}.sorted")
-    ordered.touch(0o600)
-    ordered.write_text("".join(lines), encoding="utf-8")
-    ordered.replace(path)
+    write_whole(path, "".join(lines), mode=0o600)
 
 
 class _Recording:

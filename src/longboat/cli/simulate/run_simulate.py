@@ -11,7 +11,7 @@ from pathlib import Path
 from longboat.cli.simulate.fleet_to_simulate import fleet_to_simulate, seed_of
 from longboat.cli.simulate.simulate_options import SimulateRequest, parse_policies
 from longboat.cli.simulate.trace_to_play import TraceToPlay
-from longboat.core.errors import UserInputError
+from longboat.core.errors import UserInputError, unwritable
 from longboat.routing.policies.registry import policy_of
 from longboat.simulator.fleet.fleet import Fleet
 from longboat.simulator.fleet.simulation import simulate
@@ -114,4 +114,4 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error}", hint="give a folder that exists") from None
+        raise unwritable(path, error) from None

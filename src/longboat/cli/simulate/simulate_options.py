@@ -67,7 +67,7 @@ def parse_policies(text: str) -> tuple[str, ...]:
     if names == ["all"]:
         return POLICIES
     if not names:
-        raise UserInputError("--policies names none", hint=f"policies: {', '.join(POLICIES)}; or all")
+        raise UserInputError("--policies is empty", hint=f"policies: {', '.join(POLICIES)}; or all")
     return tuple(dict.fromkeys(policy_of(name).name for name in names))
 
 

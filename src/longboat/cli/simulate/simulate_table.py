@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
-from longboat.cli.shared.console import make_console
+from longboat.cli.shared.console import make_console, simple_table
 from longboat.simulator.results.result import Result, quantiles
 
 __all__ = ("print_results",)
 
 _WIDTH_WITHOUT_TERMINAL = 160
 _COLUMNS = (
-    *("POLICY", "REQUESTS", "TTFT ms MEAN", "P50", "P99", "ITL ms MEAN", "P50", "P99"),
-    *("CACHED", "QUEUE ms MEAN", "P99", "GOOD/s", "REFUSED"),
+    *("POLICY", "REQUESTS>", "TTFT ms MEAN>", "P50>", "P99>", "ITL ms MEAN>", "P50>", "P99>"),
+    *("CACHED>", "QUEUE ms MEAN>", "P99>", "GOOD/s>", "REFUSED>"),
 )
 
 
@@ -22,9 +20,7 @@ def print_results(title: str, results: Sequence[Result]) -> None:
     """Print a row for each policy."""
     console = make_console(width=_WIDTH_WITHOUT_TERMINAL)
     console.print(title, highlight=False, soft_wrap=True)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name == "POLICY" else "right")
+    table = simple_table(*_COLUMNS)
     for result in results:
         table.add_row(*_cells(result))
     console.print(table)

@@ -23,16 +23,14 @@ TokenFile = Annotated[
 def pull(
     target: Annotated[str, typer.Argument(metavar="FILE|SOURCE", help="A fleet file, or one source.")],
     endpoint: Annotated[str, typer.Option("--endpoint", help="Address of the S3 server.")] = "",
-    disk: Annotated[str, typer.Option("--disk", help="Bytes that weights may take: 500GiB.")] = "",
+    disk: Annotated[str, typer.Option("--disk", help="Most that weights may take of the disk: 500GiB.")] = "",
     swarm: Annotated[
         list[str] | None, typer.Option("--swarm", help="HOST:PORT of `weights share` on another machine; repeatable.")
     ] = None,
     address: Annotated[str, typer.Option("--address", help="This machine's address for the swarm.")] = "",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port for pieces.  [0: a free one]")] = 0,
     token_file: TokenFile = None,
-    stay_s: Annotated[
-        float, typer.Option("--stay", help="Seconds to stay in the swarm for others that still fetch.")
-    ] = 0.0,
+    stay_s: Annotated[float, typer.Option("--stay", help="Seconds to stay in the swarm while others fetch.")] = 0.0,
     as_json: Json = False,
 ) -> None:
     """Fetch weights to this machine.

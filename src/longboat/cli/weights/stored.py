@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from longboat.cli.shared.console import make_console
+from longboat.cli.shared.console import make_console, simple_table
 from longboat.core.errors import TransferError, UserInputError
 from longboat.core.sizes import readable_size
 from longboat.folders import home_folder
@@ -70,11 +70,7 @@ def _keys(store: Store, names: tuple[str, ...]) -> list[str]:
 
 
 def _print_table(found: list[Stored]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("WEIGHTS", "SOURCE", "SIZE", "STATE", "LAST USED"):
-        table.add_column(column, no_wrap=column != "SOURCE")
+    table = simple_table("WEIGHTS", "SOURCE", "SIZE", "STATE", "LAST USED", wraps=("SOURCE",))
     for stored in found:
         ago_s = max(0.0, time.time() - stored.used_at_s)
         table.add_row(stored.key, stored.source, readable_size(stored.total_bytes), _state(stored), _ago(ago_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from longboat.cluster.fleet.deployed import (
     ENDING,
@@ -19,9 +19,11 @@ from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX
 from longboat.core.errors import ClusterError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from longboat.cluster.protocol.messages import FleetReport
 
-__all__ = ("CONTROLLER_HINT", "CONTROLLER_RESTARTS", "ControllerFailedError", "ServeApplications")
+__all__ = ("CONTROLLER_HINT", "CONTROLLER_RESTARTS", "ControllerFailedError", "FleetSession", "ServeApplications")
 
 GIVEN_UP_EVERY_S = 3.0
 GONE_EVERY_S = 0.2
@@ -127,6 +129,16 @@ class ServeApplications:
                 next_s += UNPLACED_EVERY_S
                 end_unplaced()
             time.sleep(GONE_EVERY_S)
+
+
+class FleetSession(Protocol):
+    """The parts of a session with the cluster that a change of the running fleet needs."""
+
+    @property
+    def apps(self) -> ServeApplications: ...
+    @property
+    def rest(self) -> ServeRest: ...
+    def writing(self) -> AbstractContextManager[None]: ...
 
 
 def _foreign(apps: Applications) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from longboat.cluster.protocol.names import (
     SUPERVISOR_DEPLOYMENT,
     model_app_name,
 )
-from longboat.core.errors import ClusterError
+from longboat.core.errors import ClusterError, no_fleet
 
 if TYPE_CHECKING:
     from longboat.core.policy import Policy
@@ -37,6 +37,7 @@ __all__ = (
     "labels_in_force",
     "num_placed",
     "plain_policy",
+    "running_values",
     "values_with_keys",
     "without_file",
 )
@@ -62,6 +63,13 @@ def controller_values(apps: Applications) -> dict[str, Any]:
     deployments = (app.get("deployed_app_config") or {}).get("deployments") or ()
     found = [entry.get("user_config") for entry in deployments if entry.get("name") == CONTROLLER_DEPLOYMENT]
     return dict(found[0] or {}) if found else {}
+
+
+def running_values(apps: Applications) -> dict[str, Any]:
+    """Return the controller's newest values. Raises ClusterError where no fleet is up."""
+    if values := controller_values(apps):
+        return values
+    raise no_fleet()
 
 
 def counts_in_force(apps: Applications) -> dict[str, int]:
@@ -123,9 +131,7 @@ def document_with(
     changed: application → what it is to be instead; ends: it is the document by which the fleet is taken down
     Raises ClusterError where no fleet is up, or it is being taken down.
     """
-    running = controller_values(apps)
-    if not running:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+    running = running_values(apps)
     if not ends:
         check_stays(running)
     controller = {

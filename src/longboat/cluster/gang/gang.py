@@ -31,7 +31,7 @@ class Gang:
 
     def __init__(self, agents: Sequence[AgentPort], adapter: EngineAdapter) -> None:
         self._agents = tuple(agents)
-        self._adapter = adapter
+        self.adapter = adapter
         self.plan: GangPlan | None = None
         self.ranks: tuple[RankState, ...] = ()
         self.health: dict[int, RankHealth] = {}
@@ -58,11 +58,11 @@ class Gang:
 
         The head's rank is started already while the other nodes are asked, where the engine allows it.
         """
-        requests = self._adapter.ports(shape)
+        requests = self.adapter.ports(shape)
         purposes = [tuple(r.purpose for r in requests if r.node_rank == rank) for rank in range(len(self._agents))]
         async with asyncio.timeout(PREPARE_S):
             head = await self._agents[0].prepare(purposes=purposes[0], peer=None)
-            if len(self._agents) > 1 and self._adapter.head_starts_alone:
+            if len(self._agents) > 1 and self.adapter.head_starts_alone:
                 plan = _plan(model, shape, identity, (head,))
                 self._early_head = asyncio.create_task(self._agents[0].start(plan))
             others = await asyncio.gather(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from longboat.core.states import Phase
+from longboat.core.states import START_PHASES, Phase
 
 __all__ = ("LogPhases", "PhaseClock", "outlasted")
 
@@ -74,8 +74,10 @@ def _read_from(path: Path, position: int) -> tuple[str, int]:
 class PhaseClock:
     """The phase of a gang, and the seconds that it spent in each; it starts in ``Phase.PLACING``."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self.phase = Phase.PLACING
+        self.detail = ""  # what the gang waits for, or why it failed
+        self._on_change = on_change
         self._since_s = time.monotonic()
         self._seconds: dict[str, float] = {}
 
@@ -83,6 +85,12 @@ class PhaseClock:
         """Begin the next phase, or one that was there before."""
         self._seconds = self.seconds()
         self.phase, self._since_s = phase, time.monotonic()
+        self._on_change()
+
+    def enter_found(self, phase: Phase) -> None:
+        """Enter a phase of the start that a log tells of, unless the start is over."""
+        if self.phase in START_PHASES and self.phase is not phase:
+            self.enter(phase)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase until now."""

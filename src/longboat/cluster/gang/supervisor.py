@@ -7,15 +7,13 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from longboat.cluster.gang.adapter_keeper import AdapterKeeper, KnownAdapters
-from longboat.cluster.gang.card_turn import card_turn
 from longboat.cluster.gang.drain_tracker import DRAIN_S
 from longboat.cluster.gang.engine_metrics import EngineMetrics
 from longboat.cluster.gang.gang import Gang
-from longboat.cluster.gang.phases import PhaseClock, outlasted
-from longboat.cluster.gang.probe import context_tokens, wait_for_token
+from longboat.cluster.gang.gang_start import GangStart, lost
+from longboat.cluster.gang.phases import PhaseClock
 from longboat.cluster.gang.resume_prover import ProofMemory, ResumeProver
 from longboat.cluster.protocol.announcer import Announcer
 from longboat.cluster.protocol.messages import Announcement, RankLoss, Verdict
@@ -23,13 +21,10 @@ from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort, ControllerPort
 from longboat.cluster.workers.rare_looks import look_rarely
 from longboat.core.errors import EngineError, LongboatError
-from longboat.core.plan import GangPlan, GangShape
-from longboat.core.states import START_PHASES, Phase, ReplicaState
-from longboat.core.tasks import GENERATE
-from longboat.engines.contract import Probe
+from longboat.core.plan import GangShape
+from longboat.core.states import Phase, ReplicaState
 from longboat.engines.registry import adapter_for
-from longboat.folders import home_folder, run_folder
-from longboat.spec.types.source import is_fetched
+from longboat.folders import run_folder
 from longboat.telemetry import logger
 
 __all__ = ("EngineSupervisor", "GangRunner")
@@ -39,7 +34,7 @@ log = logger("supervisor")
 STOP_GRACE_S = 5.0
 
 
-class GangRunner:  # size: the life of a gang from its start to its end; its states and orders depend on each other
+class GangRunner:  # size: the parts of one gang, and the tasks that end it
     """The supervisor of one gang without Serve or Ray: its agents, controller and exit function are passed in."""
 
     def __init__(
@@ -62,8 +57,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         self._slot = slot
         self._controller = controller
         self._die = die
-        self._adapter = adapter_for(model.engine.kind)
-        self._gang = Gang(agents, self._adapter)
+        self._gang = Gang(agents, adapter_for(model.engine.kind))
         self._identity = GangIdentity(
             fleet=fleet,
             replica=replica,
@@ -71,21 +65,19 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             generation=time.time_ns() // 1_000_000,
             api_key=secrets.token_urlsafe(24),
         )
-        self._clock = PhaseClock()
-        self._detail = ""
         self._log_tail: tuple[str, ...] = ()
         self._announcer = Announcer(self._announce)
+        self._clock = PhaseClock(self._announcer.change)
         self._proof = ResumeProver(self._announcer.change, proofs)
-        self._metrics = EngineMetrics(self._gang, self._adapter)
+        self._metrics = EngineMetrics(self._gang, self._gang.adapter)
         self._adapters = AdapterKeeper(self._gang, self._announcer.change) if model.adapters is not None else None
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
-        self._context_tokens = 0  # as in ``Endpoint``
-        self._start_s: float | None = None  # longest start of the engine; None: not known yet
         self._leaving = False
         self._leave_by_s = 0.0
         self._left: asyncio.Task[None] | None = None
         self._ordered: asyncio.Task[None] | None = None
         self._tasks = [asyncio.create_task(self._announcer.run())]
+        self._start = GangStart(self._gang, model, self._clock, self._proof, self._adapters, self._tasks.append)
 
     @property
     def phase(self) -> Phase:
@@ -96,7 +88,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
 
         Raises EngineError when a rank is lost, or the replica is stopped, on the way; nothing of the gang is left then.
         """
-        self._starting = asyncio.create_task(self._bring_up())
+        self._starting = asyncio.create_task(self._start.run(self._shape, self._identity))
         try:
             loss = await self._starting
             if self._leaving:
@@ -109,83 +101,14 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             known = _known(error)
             await self._fail(known)
             raise known from error
-        self._enter(Phase.READY)
+        self._clock.enter(Phase.READY)
         self._tasks.append(asyncio.create_task(self._end_with(loss)))
         self._tasks.append(asyncio.create_task(self._metrics.measure()))
-
-    async def _bring_up(self) -> asyncio.Task[RankLoss]:
-        """Start the gang, in its turn where it shares a card; return the task that waits for the loss of a rank."""
-        if is_fetched(self._model.source):
-            await self._fetch()
-        plan = await self._gang.prepare(self._model, self._shape, self._identity)
-        shared = plan.head.gpu_ids if plan.shape.resources.num_gpus < 1 else ()
-        if shared:
-            self._note("waits for other starts on its GPU")
-        async with card_turn(run_folder(), shared):
-            self._note("")
-            try:
-                return await self._start(plan)
-            except BaseException:
-                if shared:  # the next one measures what is free
-                    await self._gang.stop(0.0)
-                raise
-
-    async def _fetch(self) -> None:
-        """Fetch the model to the gang's nodes, and say how far this one is."""
-        from longboat.cluster.weights.here import followed
-
-        self._enter(Phase.FETCHING)
-        await followed(self._gang.fetch(), self._model.source, home_folder(), self._note)
-        self._note("")
-
-    async def _start(self, plan: GangPlan) -> asyncio.Task[RankLoss]:
-        """Start every rank; return the task that waits for the loss of one, once a token has come."""
-        self._enter(Phase.STARTING)
-        phases = asyncio.create_task(self._gang.follow_phases(self._take_phase))
-        watches: list[asyncio.Task[Any]] = [phases]
-        try:
-            await self._gang.start()
-            loss = asyncio.create_task(self._gang.first_loss())
-            probe = self._adapter.probe(plan)
-            ready = asyncio.create_task(self._wait_ready(probe, plan.api_key))
-            limit = asyncio.create_task(outlasted(lambda: self._start_s))
-            watches += [ready, loss, limit]
-            await asyncio.wait({loss, ready, limit}, return_when=asyncio.FIRST_COMPLETED)
-            if loss.done():
-                raise _lost(loss.result())
-            if not ready.done():
-                raise _too_slow(limit.result(), self.phase, self._model.name)
-            ready.result()
-            watches.remove(loss)
-            self._detail = ""
-            return loss
-        finally:
-            for watch in watches:
-                watch.cancel()
-
-    async def _wait_ready(self, probe: Probe, api_key: str) -> None:
-        """Wait until a token or an embedding came, and a moment longer for the engine to prove how it resumes."""
-        url = self._gang.url
-        await wait_for_token(url, probe, api_key, on_refusal=self._note)
-        self._context_tokens = await context_tokens(url, api_key, self._model.name)
-        if self._adapters is not None:
-            self._tasks.append(asyncio.create_task(self._adapters.run()))
-            await self._adapters.wait_first()
-        if self._model.task != GENERATE:
-            self._proof.leave_out(f"{self._model.task}: nothing is streamed, another replica repeats a lost request")
-            return
-        self._proof.remember(self._gang.revision)
-        proof = self._proof.run(url, api_key, self._model.name, self._gang.revision)
-        self._tasks.append(asyncio.create_task(proof))
-        await self._proof.wait_first()
-
-    def _note(self, detail: str) -> None:
-        self._detail = detail
 
     def check(self) -> None:
         """Raise when the gang is not whole."""
         if self.phase is Phase.FAILED:
-            raise EngineError(self._detail, hint=f"longboat logs {self._model.name}")
+            raise EngineError(self._clock.detail, hint=f"longboat logs {self._model.name}")
 
     async def drain(self, patience_s: float) -> None:
         """Tell the gateways to send nothing more, wait until the engine is idle, end the gang.
@@ -204,12 +127,12 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
         self._leave_by_s = time.monotonic() + patience_s
-        self._enter(Phase.DRAINING)
+        self._clock.enter(Phase.DRAINING)
         await self._announce()
         if served:
             await self._metrics.wait_idle(lambda: self._leave_by_s)
         await self._close()
-        self._enter(Phase.GONE)
+        self._clock.enter(Phase.GONE)
         await self._announce()
 
     async def _leave_on_order(self) -> None:
@@ -219,19 +142,19 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
 
     async def _end_with(self, loss: asyncio.Task[RankLoss]) -> None:
         found = await loss
-        lost = _lost(found)
-        log.error("%s/%s: %s", self._model.name, self._identity.replica, lost)
-        await self._fail(lost, on_request=found.on_request)
-        self._die(str(lost))
+        error = lost(found)
+        log.error("%s/%s: %s", self._model.name, self._identity.replica, error)
+        await self._fail(error, on_request=found.on_request)
+        self._die(str(error))
 
     async def _fail(self, error: BaseException, *, on_request: bool = False) -> None:
         """End the gang and report the failure, unless the replica was stopped on purpose."""
         if self._leaving:
             await self._gang.stop(0.0, on_request=on_request)
             return
-        self._detail = str(error) or type(error).__name__
+        self._clock.detail = str(error) or type(error).__name__
         self._log_tail = getattr(error, "log_tail", ())
-        self._enter(Phase.FAILED)
+        self._clock.enter(Phase.FAILED)
         stop = self._gang.stop(0.0, on_request=on_request)
         await asyncio.gather(self._announce(), stop, return_exceptions=True)
 
@@ -239,14 +162,6 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         for task in self._tasks:
             task.cancel()
         await self._gang.stop(STOP_GRACE_S)
-
-    def _take_phase(self, phase: Phase) -> None:
-        if self.phase in START_PHASES and self.phase is not phase:
-            self._enter(phase)
-
-    def _enter(self, phase: Phase) -> None:
-        self._clock.enter(phase)
-        self._announcer.change()
 
     async def _announce(self) -> Verdict | None:
         """Report to the controller. Never raises: the gang serves on while the controller, or the head, is away."""
@@ -257,13 +172,14 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             return None
         if verdict.adapters is not None and self._adapters is not None:
             self._adapters.take(verdict.adapters)
-        self._start_s = getattr(verdict, "start_s", None) or self._start_s  # an older controller's verdict lacks it
+        if limit_s := getattr(verdict, "start_s", None):  # an older controller's verdict lacks it
+            self._start.limit_s = limit_s
         if verdict.patience_s is not None:
             self._leave_by_s = time.monotonic() + verdict.patience_s
         if verdict.leave and self.phase is Phase.READY and self._ordered is None:
             self._ordered = asyncio.create_task(self._leave_on_order())
         if verdict.stop and self.phase is not Phase.DRAINING:
-            self._detail = verdict.reason
+            self._clock.detail = verdict.reason
             await self._gang.stop(0.0)
             self._die(verdict.reason)
         return verdict
@@ -278,7 +194,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             url=self._gang.url,
             ranks=self._gang.states(),
             phase_s=self._clock.seconds(),
-            detail=self._detail,
+            detail=self._clock.detail,
             shape=self._shape.title,
             digest=self._identity.digest,
             supervisor_pid=os.getpid(),
@@ -294,9 +210,9 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         return Announcement(
             state=state,
             slot=self._slot(),
-            capacity=self._adapter.capacity(plan) if plan else None,
+            capacity=self._gang.adapter.capacity(plan) if plan else None,
             adapters_held=self._model.adapters.held if self._model.adapters is not None else 0,
-            context_tokens=self._context_tokens,
+            context_tokens=self._start.context_tokens,
             beats=self._gang.beats,
             api_key=self._identity.api_key,
             log_tail=self._log_tail,
@@ -357,14 +273,3 @@ def _known(error: Exception) -> Exception:
     """Unwrap an error of another node: Ray wraps it, with a traceback for a message."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, LongboatError) else error
-
-
-def _too_slow(limit_s: float, phase: Phase, model: str) -> LongboatError:
-    what = f"the engine was not ready {limit_s:.0f} s after its start; its phase is {phase.value}"
-    return EngineError(
-        what, hint=f"longboat logs {model} shows where it hangs; raise update.ready_s if it is only slow"
-    )
-
-
-def _lost(loss: RankLoss) -> LongboatError:
-    return EngineError(f"rank {loss.node_rank} is lost: {loss.reason}", log_tail=loss.log_tail)

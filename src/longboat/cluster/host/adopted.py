@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longboat.cluster.host.ray_processes import all_pids, child_named
-from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record
+from longboat.cluster.host.ray_processes import child_named
+from longboat.cluster.host.record import ClusterRecord, load_record
+from longboat.processes import all_pids, born_ticks
 
-__all__ = ("AdoptedRay", "adopt", "environment_of", "ray_here", "spawn_runner", "watch_parent")
+__all__ = ("AdoptedRay", "adopt", "ray_here", "spawn_runner", "watch_parent")
 
 _RUNNER = "longboat.cluster.host.runner"
 _START = "longboat.cluster.host.ray_start"
@@ -119,12 +120,3 @@ def _next_runner(run: Path) -> int:
             return record.runner_pid
         time.sleep(_LOOK_EVERY_S)
     return 0
-
-
-def environment_of(pid: int) -> dict[str, str]:
-    """Return the variables that a process was started with; none where it is gone."""
-    try:
-        rows = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
-    except OSError:
-        return {}
-    return dict(row.split("=", 1) for row in rows if "=" in row)

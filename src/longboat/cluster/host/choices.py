@@ -24,7 +24,6 @@ __all__ = ("DEFAULT_PORT", "NodeRequest", "PortClaims", "decide", "taken_ports",
 
 DEFAULT_PORT = 6379
 _PREFERRED_PORTS = {"metrics": 9091, "dashboard_agent": 52365, "dashboard": 8265}
-_WORKER_PORTS = ("metrics", "dashboard_agent")
 _OTHER_PORTS = range(20_000, 32_768)
 """Where a preferred port is taken; Linux gives none of these to outgoing connections while Ray starts."""
 _NUM_TRIES = 50

@@ -22,7 +22,6 @@ from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, ray_argv, r
 from longboat.cluster.host.ray_processes import end_processes_of_ray
 from longboat.cluster.host.record import (
     ClusterRecord,
-    boot_id,
     connect_env,
     forget_record,
     load_record,
@@ -32,6 +31,7 @@ from longboat.cluster.host.record import (
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.engines.launch.keeper_command import keeper_argv
 from longboat.folders import run_folder
+from longboat.processes import all_pids, boot_id, environment_of
 
 __all__ = (
     "ClusterRecord",
@@ -126,7 +126,6 @@ def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Ca
         token_file=options.token_file,
         storage=options.storage,
         dashboard=f"{options.address}:{options.ports['dashboard']}" if options.role == "head" else "",
-        metrics_port=options.ports["metrics"],
         started_by_up=request.started_by_up,
         request=asdict(request),
         argv=tuple(ray_argv(options)),
@@ -313,11 +312,4 @@ def _reap(marks: Mapping[str, str]) -> list[int]:
 
 def _marked(run: str) -> list[int]:
     """Processes of this node."""
-    mark = f"{NODE_MARK}={run}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+    return [pid for pid in all_pids() if pid != os.getpid() and environment_of(pid).get(NODE_MARK) == run]

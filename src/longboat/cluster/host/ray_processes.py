@@ -9,15 +9,12 @@ import time
 from pathlib import Path
 
 from longboat.core.errors import ClusterError
+from longboat.processes import all_pids
 
-__all__ = ("all_pids", "child_named", "end_processes_of_ray", "processes_of_ray")
+__all__ = ("child_named", "end_processes_of_ray", "processes_of_ray")
 
 _END_DEADLINE_S = 10.0
 _DRIVER_LOG = "/python-core-driver-"
-
-
-def all_pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
 def processes_of_ray(temp_dir: str, session: int) -> list[int]:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from longboat.cluster.host.ray_command import LOOPBACK_ENV
-from longboat.disk_sync import sync
+from longboat.disk_sync import write_whole
 from longboat.folders import node_folder
+from longboat.processes import boot_id, born_ticks
 
 __all__ = (
     "ClusterRecord",
-    "boot_id",
-    "born_ticks",
     "connect_env",
     "forget_record",
     "load_record",
@@ -55,7 +53,6 @@ class ClusterRecord:
     token_file: str
     storage: str = ""
     dashboard: str = ""
-    metrics_port: int = 0
     started_by_up: bool = False
     phase: str = "starting"
     detail: str = ""
@@ -83,23 +80,6 @@ class ClusterRecord:
         return replace(self, runner_pid=pid, runner_born=born_ticks(pid))
 
 
-def born_ticks(pid: int) -> int:
-    """Return when ``pid`` started, in ticks since boot, which tells reused pids apart; 0 where it does not run."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if stat[0] == "Z" else int(stat[19])
-
-
-def boot_id() -> str:
-    """Return the name of this boot of the machine; empty where the kernel has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 def save_record(record: ClusterRecord) -> None:
     """Write the record whole or not at all. Raises OSError where the run folder cannot be written to."""
     text = json.dumps(asdict(record), indent=1)
@@ -110,13 +90,7 @@ def save_record(record: ClusterRecord) -> None:
 
 def _write(folder: Path, text: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = folder / f"node.{os.getpid()}"
-    try:
-        draft.write_text(text)
-        sync(draft)  # a power cut could leave an empty file in the place of both
-        draft.replace(folder / _NAME)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(folder / _NAME, text, synced=True)  # a power cut could leave an empty file in the place of both
 
 
 def forget_record(run: Path) -> None:

@@ -25,13 +25,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from longboat.cluster.host.adopted import AdoptedRay, environment_of, ray_here
-from longboat.cluster.host.ray_processes import all_pids, child_named, end_processes_of_ray
+from longboat.cluster.host.adopted import AdoptedRay, ray_here
+from longboat.cluster.host.ray_processes import child_named, end_processes_of_ray
 from longboat.cluster.host.ray_start import NextStart, can_connect
-from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record, save_record
+from longboat.cluster.host.record import ClusterRecord, load_record, save_record
 from longboat.core.errors import ClusterError
 from longboat.engines.launch.keeper_command import keeper_argv
 from longboat.file_lock import FileLock
+from longboat.processes import all_pids, born_ticks, environment_of
 
 __all__ = ("backoff_s", "is_final", "last_words", "main")
 

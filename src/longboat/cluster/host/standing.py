@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.cluster.host.adopted import ray_here
-from longboat.cluster.host.record import ClusterRecord, boot_id, load_record
+from longboat.cluster.host.record import ClusterRecord, load_record
+from longboat.processes import boot_id
 
 __all__ = ("Facts", "Standing", "standing", "standing_here")
 

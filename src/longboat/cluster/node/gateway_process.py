@@ -14,12 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from longboat.cluster.host.record import born_ticks
 from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
 from longboat.cluster.node.gateway_start import START_TIMEOUT_S, GatewayStart
 from longboat.cluster.protocol.messages import GatewayReport, GatewaySettings, NodeOrder
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.core.table_changes import TableKeeper
+from longboat.processes import born_ticks
 from longboat.spec.secrets import read_secret
 
 __all__ = ("GatewayProcess",)

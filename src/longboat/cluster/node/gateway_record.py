@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+
+from longboat.disk_sync import write_whole
 
 __all__ = ("GatewayRecord", "RecordFile")
 
@@ -40,11 +41,7 @@ class RecordFile:
 
     def write(self, record: GatewayRecord) -> None:
         """Write the record by a rename: a reader finds the whole record or none."""
-        part = self._path.with_suffix(".part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(asdict(record), file)
-        part.rename(self._path)
+        write_whole(self._path, json.dumps(asdict(record)), mode=0o600)
 
     def delete(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from longboat.cluster.host.record import born_ticks
 from longboat.cluster.node.door_client import door_path
 from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
 from longboat.cluster.protocol.messages import NodeOrder
 from longboat.core.errors import ClusterError
 from longboat.folders import home_folder, owner_name
+from longboat.processes import born_ticks
 
 if TYPE_CHECKING:
     from longboat.gateway.config import GatewayConfig

@@ -119,7 +119,7 @@ def shape_of(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basi
         told = describe(model.source)
         return shape_from_config(told.config, name=told.name)
     if is_fetched(model.source) and is_gguf(model.source):
-        raise UserInputError(f"{model.source} is read when it was fetched, and not before")
+        raise UserInputError(f"{model.source} is read only after it was fetched")
     if is_local_path(model.source) or is_fetched(model.source):
         return shape_of_file(model.source, findings) or _shape_of_folder(model.source, findings)
     return _shape_of_hub(model, basis)
@@ -145,7 +145,7 @@ def _shape_of_hub(model: ModelSpec, basis: Basis) -> ModelShape:
 
     name = model.source.removeprefix(HUB)
     if is_gguf(name):
-        raise UserInputError(f"{name} is read when it was fetched, and not before")
+        raise UserInputError(f"{name} is read only after it was fetched")
     entry = basis.library.published_as(name)
     readers = [partial(shape_of_entry, entry)] if entry else []
     if not readers and basis.read_hub and not model.is_decided:

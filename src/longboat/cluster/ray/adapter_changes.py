@@ -15,7 +15,8 @@ from longboat.cluster.fleet.adapters import (
     without_adapter,
     without_adapters,
 )
-from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.fleet.applications import FleetSession
+from longboat.cluster.fleet.deployed import controller_values, document_with, running_values
 from longboat.cluster.node.write_turn import until_written
 from longboat.cluster.preflight.adapters import adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest
@@ -26,11 +27,7 @@ from longboat.spec.types.adapters import AdapterSpec
 from longboat.spec.types.source import is_local_path, name_from_source
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from longboat.catalog.shape.model_shape import ModelShape
-    from longboat.cluster.fleet.applications import ServeApplications
-    from longboat.cluster.fleet.serve_rest import ServeRest
     from longboat.cluster.protocol.messages import FleetReport
     from longboat.core.topology import Node
     from longboat.spec.types.fleet import Fleet, ModelSpec
@@ -40,14 +37,9 @@ __all__ = ("AdapterSession", "adapter_entry", "adapter_rows", "add_adapter", "re
 POLL_S = 0.2
 
 
-class AdapterSession(Protocol):
+class AdapterSession(FleetSession, Protocol):
     """The questions to the cluster that a change of adapters asks."""
 
-    @property
-    def apps(self) -> ServeApplications: ...
-    @property
-    def rest(self) -> ServeRest: ...
-    def writing(self) -> AbstractContextManager[None]: ...
     def nodes(self) -> tuple[Node, ...]: ...
     def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]: ...
     def try_report(self) -> FleetReport | None: ...
@@ -116,9 +108,7 @@ def _change(session: AdapterSession, change: Callable[[Fleet], Fleet]) -> Fleet:
     """Change the running fleet's adapters. What was written is read back, and written again where it was lost."""
 
     def attempt() -> Fleet | None:
-        text = controller_values(session.apps.all()).get("text")
-        if text is None:
-            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+        text = running_values(session.apps.all())["text"]
         fleet = change(running_fleet({"text": text}))
         if (written := _write(session, text, fleet)) is not None:
             session.expect(written)
@@ -194,7 +184,7 @@ def _wait(session: AdapterSession, is_done: Callable[[FleetReport], bool], deadl
                 return
         if time.monotonic() >= deadline_s:
             raise ClusterError(
-                "not every replica and gateway knows of the change in time",
+                "some replicas or gateways do not know of the change yet",
                 hint="they continue by themselves: longboat adapters list shows how far they are",
             )
         time.sleep(POLL_S)

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from longboat.cluster.counts.by_hand import HOLDS, Hold, checked_hold, read_holds, values_with_hold
 from longboat.cluster.fleet.adapters import running_fleet
-from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.fleet.deployed import controller_values, document_with, running_values
 from longboat.cluster.node.write_turn import until_written
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import UserInputError
 from longboat.spec.scaling import scaled_models
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from longboat.cluster.fleet.applications import FleetSession
 
-    from longboat.cluster.fleet.applications import ServeApplications
-    from longboat.cluster.fleet.serve_rest import ServeRest
-
-__all__ = ("CountSession", "Verb", "change_hold")
+__all__ = ("Verb", "change_hold")
 
 Verb = Literal["scale", "pause", "resume"]
 
 
-class CountSession(Protocol):
-    """The parts of a session with the cluster that a change of counts needs."""
-
-    @property
-    def apps(self) -> ServeApplications: ...
-    @property
-    def rest(self) -> ServeRest: ...
-    def writing(self) -> AbstractContextManager[None]: ...
-
-
-def change_hold(session: CountSession, model: str, verb: Verb, *, asked: int | None = None, by: str) -> Hold:
+def change_hold(session: FleetSession, model: str, verb: Verb, *, asked: int | None = None, by: str) -> Hold:
     """Change what the controller holds of a model, and return the order that then holds.
 
     It is read back, and written again where another command's document won.
@@ -45,9 +32,7 @@ def change_hold(session: CountSession, model: str, verb: Verb, *, asked: int | N
     def attempt() -> Hold | None:
         with session.writing():
             apps = session.apps.all()
-            values = controller_values(apps)
-            if not values:
-                raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+            values = running_values(apps)
             models = {entry.name: entry for entry in scaled_models(running_fleet(values))}
             before = read_holds(values).get(model, Hold())
             hold = replace(_changed(before, model, verb, asked), by=by, since_s=round(time.time(), 3))

@@ -27,7 +27,7 @@ class Reporting(Protocol):
 def kill_engine(session: Reporting, replica: str) -> dict[str, Any]:
     """SIGKILL a replica's first rank on its node; return the node and the number of processes.
 
-    Raises UserInputError where the fleet is not one for showing or has no such engine, ClusterError where its node
+    Raises UserInputError where the fleet is not a demo fleet or has no such engine, ClusterError where its node
     does not answer.
     """
     import ray
@@ -52,7 +52,7 @@ def _first_rank(session: Reporting, replica: str) -> tuple[str, RankState]:
     if report is None:
         raise ClusterError("the controller is busy", hint="try again in a moment")
     if not running_fleet({"text": report.document}).gateway.demo:
-        raise UserInputError("this fleet is not for showing", hint="write gateway: {demo: true} into the fleet file")
+        raise UserInputError("this fleet is not a demo", hint="write gateway: {demo: true} into the fleet file")
     found = next((row for row in report.replicas if row.replica == replica), None)
     if found is None or not found.ranks:
         raise UserInputError(f"there is no running replica {replica!r}", hint="longboat status lists the replicas")

@@ -9,7 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
+from longboat.cluster.fleet.applications import FleetSession
+from longboat.cluster.fleet.deployed import (
+    controller_values,
+    document_with,
+    key_book_in,
+    running_values,
+    values_with_keys,
+)
 from longboat.cluster.node.write_turn import until_written
 from longboat.cluster.protocol.messages import keys_digest
 from longboat.core.errors import ClusterError, UserInputError
@@ -20,10 +27,6 @@ from longboat.spec.files.keys_file import KeyBook, load_keys, new_salt, save_key
 from longboat.telemetry import logger
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from longboat.cluster.fleet.applications import ServeApplications
-    from longboat.cluster.fleet.serve_rest import ServeRest
     from longboat.cluster.protocol.messages import FleetReport
 
 __all__ = (
@@ -48,14 +51,9 @@ POLL_S = 0.1
 LOCK_WAIT_S = 20.0
 
 
-class KeySession(Protocol):
+class KeySession(FleetSession, Protocol):
     """The parts of a session with the cluster that a change of keys needs."""
 
-    @property
-    def apps(self) -> ServeApplications: ...
-    @property
-    def rest(self) -> ServeRest: ...
-    def writing(self) -> AbstractContextManager[None]: ...
     def try_report(self) -> FleetReport | None: ...
 
 
@@ -189,10 +187,7 @@ def _check_tenant(session: KeySession, tenant: str) -> None:
 
 
 def _running_values(session: KeySession) -> dict[str, Any]:
-    values = controller_values(session.apps.all())
-    if not values:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
-    return values
+    return running_values(session.apps.all())
 
 
 @contextlib.contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
-__all__ = ("TICKS_PER_S", "Usage", "children_of", "group_usage", "process_tree", "stat_fields", "thread_states")
+__all__ = ("TICKS_PER_S", "Usage", "group_usage", "process_tree", "stat_fields", "thread_states")
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -18,24 +19,17 @@ class Usage:
 
     rss_bytes: int
     cpu_s: float
-    num_processes: int
 
 
 def group_usage(root_pid: int) -> Usage:
     """Sum over ``root_pid`` and its descendants; processes that end meanwhile count as nothing."""
-    rss_bytes, ticks, count = 0, 0, 0
-    pending = [root_pid]
-    while pending:
-        pid = pending.pop()
-        try:
+    rss_bytes = ticks = 0
+    for pid in process_tree(root_pid):
+        with contextlib.suppress(OSError):
             stat = stat_fields(pid)
-            pending.extend(children_of(pid))
-        except OSError:
-            continue
-        ticks += int(stat[11]) + int(stat[12])
-        rss_bytes += int(stat[21]) * PAGE_BYTES
-        count += 1
-    return Usage(rss_bytes=rss_bytes, cpu_s=ticks / TICKS_PER_S, num_processes=count)
+            ticks += int(stat[11]) + int(stat[12])
+            rss_bytes += int(stat[21]) * PAGE_BYTES
+    return Usage(rss_bytes=rss_bytes, cpu_s=ticks / TICKS_PER_S)
 
 
 def stat_fields(pid: int) -> list[str]:
@@ -48,7 +42,7 @@ def thread_states(pid: int) -> list[str]:
     return [_fields(f"/proc/{pid}/task/{thread}/stat")[0] for thread in os.listdir(f"/proc/{pid}/task")]
 
 
-def children_of(pid: int) -> list[int]:
+def _children_of(pid: int) -> list[int]:
     """Processes that any thread of ``pid`` started. Raises OSError when it is gone."""
     children: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
@@ -75,8 +69,6 @@ def process_tree(root_pid: int) -> list[int]:
     while pending:
         pid = pending.pop()
         found.append(pid)
-        try:
-            pending.extend(children_of(pid))
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            pending.extend(_children_of(pid))
     return found

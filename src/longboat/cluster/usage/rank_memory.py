@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from longboat.cluster.usage.proc_usage import children_of
+from longboat.cluster.usage.proc_usage import process_tree
 
 __all__ = ("gpu_bytes", "gpu_bytes_of", "pss_bytes", "rank_memory_bytes")
 
@@ -23,12 +22,12 @@ def rank_memory_bytes(root_pid: int, gpu_ids: Sequence[str], *, shares_gpu: bool
     """
     if not gpu_ids:
         return pss_bytes(root_pid)
-    return gpu_bytes_of(_family(root_pid)) if shares_gpu else gpu_bytes(gpu_ids)
+    return gpu_bytes_of(process_tree(root_pid)) if shares_gpu else gpu_bytes(gpu_ids)
 
 
 def pss_bytes(root_pid: int) -> int:
     """Proportional set size of a process and its descendants; those that end meanwhile count as nothing."""
-    return sum(_pss_of(pid) for pid in _family(root_pid))
+    return sum(_pss_of(pid) for pid in process_tree(root_pid))
 
 
 def _pss_of(pid: int) -> int:
@@ -59,14 +58,3 @@ def _asked(*words: str) -> list[str]:
         return subprocess.run(argv, capture_output=True, text=True, timeout=ASK_S, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
-
-
-def _family(root_pid: int) -> set[int]:
-    """Return a process and its descendants."""
-    found, pending = set[int](), [root_pid]
-    while pending:
-        pid = pending.pop()
-        found.add(pid)
-        with contextlib.suppress(OSError):
-            pending.extend(children_of(pid))
-    return found

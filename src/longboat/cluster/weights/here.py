@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from longboat.cluster.protocol.messages import WeightsOrder
 from longboat.core.errors import ClusterError
+from longboat.disk_sync import write_whole
 from longboat.spec.types.weights import WeightsSpec
 from longboat.telemetry import logger
 from longboat.weights.fetch.node_weights import HeldWeights, NodeWeights
@@ -42,11 +42,7 @@ def write_order(run: Path, order: WeightsOrder, member: str) -> None:
             return
     except OSError:
         pass
-    fresh = run / f".{FILE}.{os.getpid()}"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    fresh.replace(path)
+    write_whole(path, text, mode=0o600)
 
 
 def remove_order(run: Path) -> None:

@@ -26,8 +26,6 @@ from longboat.engines.contract import EngineEnvironment, RankCommand
 from longboat.engines.launch.keeper_command import keeper_argv
 from longboat.engines.launch.process import rank_environment
 from longboat.engines.launch.zygote_files import (
-    born_at,
-    is_alive,
     is_running,
     locked,
     namespaces,
@@ -38,6 +36,7 @@ from longboat.engines.launch.zygote_files import (
 )
 from longboat.engines.launch.zygote_wire import connected, receive, send
 from longboat.engines.registry import adapter_for
+from longboat.processes import born_ticks
 
 __all__ = ("ZygoteClient", "ZygoteState", "ensure_zygote", "stop_all")
 
@@ -189,7 +188,7 @@ async def ensure_zygote(
         with contextlib.suppress(EngineError):
             await client.ping()
             return client
-        if pid is not None and not is_alive(pid):
+        if pid is not None and not born_ticks(pid):
             log = client.socket_path.with_suffix(".log")
             raise EngineError(f"the zygote ended while starting; see {log}", log_tail=tail(log))
         if time.monotonic() >= deadline_s:
@@ -234,7 +233,7 @@ def _begin(wanted: _Wanted, run: Path) -> tuple[ZygoteClient, int]:
         pid = _spawn(path, wanted)
         record = {
             "pid": pid,
-            "born": born_at(pid),
+            "born": born_ticks(pid),
             "lifeline_pid": wanted.lifeline_pid,
             "fingerprint": wanted.environment.fingerprint,
             "started_at_s": time.time(),
@@ -268,7 +267,7 @@ def _spawn(path: Path, wanted: _Wanted) -> int:
 
 def _fits(record: Mapping[str, Any], environment: EngineEnvironment) -> bool:
     same = record.get("fingerprint") == environment.fingerprint
-    return same and is_running(record) and is_alive(int(record["lifeline_pid"]))
+    return same and is_running(record) and born_ticks(int(record["lifeline_pid"])) > 0
 
 
 def _is_useful(path: Path, record: Mapping[str, Any]) -> bool:
@@ -295,7 +294,7 @@ def _end(path: Path) -> None:
 
 def _wait_gone(pid: int) -> None:
     deadline_s = time.monotonic() + STOP_DEADLINE_S
-    while is_alive(pid) and time.monotonic() < deadline_s:
+    while born_ticks(pid) and time.monotonic() < deadline_s:
         time.sleep(0.01)
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from longboat.engines.contract import EngineEnvironment
 from longboat.file_lock import FileLock
+from longboat.processes import born_ticks
 
 __all__ = (
-    "born_at",
-    "is_alive",
     "is_running",
     "locked",
     "namespaces",
@@ -59,24 +58,9 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def born_at(pid: int) -> str:
-    """Return the start time of a process in clock ticks ("" if none): it tells reused process numbers apart."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether the process runs (a zombie does not)."""
-    return born_at(pid) != ""
-
-
 def is_running(record: Mapping[str, Any]) -> bool:
     """Return whether the very process of this record runs, and not a later one with its number."""
-    born = born_at(int(record["pid"]))
-    return born != "" and born == record.get("born")
+    return born_ticks(int(record["pid"])) == int(record.get("born") or 0) > 0
 
 
 def tail(log: Path, num_lines: int = 20) -> tuple[str, ...]:

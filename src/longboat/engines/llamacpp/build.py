@@ -188,7 +188,7 @@ def _run(command: list[str], read: Callable[[str], None]) -> None:
         except subprocess.TimeoutExpired:
             process.terminate()  # ninja ends its compilers then
             what = f"{name} did not end within {_BUILD_DEADLINE_S:.0f} s"
-            raise ClusterError(what, hint="is the disk full, or does it hang? try it again when it does not") from None
+            raise ClusterError(what, hint="check that the disk has room, and try again") from None
         reader.join(_LAST_LINES_S)
     if process.returncode:
         tail = "\n".join(lines)

@@ -8,12 +8,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from longboat.core.errors import Problem
-from longboat.engines.extra_arguments import whole_number
+from longboat.engines.extra_arguments import OWN_ADDRESS, OWN_KEY, PLAIN_HTTP, is_number, whole_number
 
 __all__ = ("CACHE_BITS", "HARMLESS_FLAGS", "OWNED_FLAGS", "TAKEN_FLAGS", "check_args", "number_given", "text_given")
 
-_ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
-_KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
 _MODEL = "set the model's source instead"
 _SPLIT = "set the model's split (pipeline, layers) instead"
 
@@ -25,13 +23,13 @@ OWNED_FLAGS: dict[str, str] = {
     "--hf-token": "set HF_TOKEN in the environment of the nodes",
     "--alias": "set the model's name instead",
     "--ctx-size": "set the model's context instead",
-    "--host": _ADDRESS,
-    "--port": _ADDRESS,
-    "--api-prefix": _ADDRESS,
-    "--api-key": _KEY,
-    "--api-key-file": _KEY,
-    "--ssl-key-file": "leave it out: the gateway speaks plain HTTP to engines",
-    "--ssl-cert-file": "leave it out: the gateway speaks plain HTTP to engines",
+    "--host": OWN_ADDRESS,
+    "--port": OWN_ADDRESS,
+    "--api-prefix": OWN_ADDRESS,
+    "--api-key": OWN_KEY,
+    "--api-key-file": OWN_KEY,
+    "--ssl-key-file": PLAIN_HTTP,
+    "--ssl-cert-file": PLAIN_HTTP,
     "--rpc": _SPLIT,
     "--tensor-split": _SPLIT,
     "--split-mode": _SPLIT,
@@ -149,7 +147,7 @@ def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, st
         yield f"{word} takes a JSON object, not {value!r}", f"""write {flag} and '{{"enable_thinking": false}}'"""
     elif TAKEN_FLAGS[flag] == "number" and whole_number(value) is None:
         yield f"{word} takes a whole number, not {value!r}", f"write {flag} and a whole number"
-    elif TAKEN_FLAGS[flag] == "fraction" and not (_is_number(value) and math.isfinite(float(value))):
+    elif TAKEN_FLAGS[flag] == "fraction" and not (is_number(value) and math.isfinite(float(value))):
         yield f"{word} takes a number, not {value!r}", f"write {flag} and a number"
     elif flag == "--parallel" and not 1 <= int(value) <= _MAX_PARALLEL:
         yield f"{word} is {value}, the limits are 1 and {_MAX_PARALLEL}", f"write {flag} and a number between them"
@@ -173,7 +171,7 @@ def _given(args: Sequence[str]) -> Iterator[tuple[int, str, str, str | None]]:
         index, word = at, args[at]
         at += 1
         value = None
-        if at < len(args) and (not args[at].startswith("-") or _is_number(args[at])):
+        if at < len(args) and (not args[at].startswith("-") or is_number(args[at])):
             value = args[at]
             at += 1
         yield index, word, _SHORT.get(word, word), value
@@ -184,11 +182,3 @@ def _is_object(word: str) -> bool:
         return isinstance(json.loads(word), dict)
     except ValueError:
         return False
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from longboat.engines.extra_arguments import ExtraArguments
+from longboat.engines.extra_arguments import EVERY_RANK, OWN_ADDRESS, OWN_KEY, PLAIN_HTTP, ExtraArguments
 
 __all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
-_NODES = "leave it out: Longboat sets it for every rank of the gang"
-_ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
-_KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
 _DATA = "set the model's split.data instead, or the number of replicas"
-_TLS = "leave it out: the gateway speaks plain HTTP to engines"
 _CODE = "leave it out: with it, each client could run its own code in the engine"
 _ROLES = "leave it out: each replica computes prompts and responses"
 _ADAPTERS = "write adapters: in the model's entry instead"
@@ -21,27 +17,27 @@ OWNED_FLAGS: dict[str, str] = {
     "--model-path": "set the model's source instead",
     "--served-model-name": "set the model's name instead",
     "--config": "write each setting as a separate argument",
-    "--host": _ADDRESS,
-    "--port": _ADDRESS,
-    "--fastapi-root-path": _ADDRESS,
-    "--grpc-mode": _ADDRESS,
-    "--smg-grpc-mode": _ADDRESS,
-    "--grpc-port": _ADDRESS,
+    "--host": OWN_ADDRESS,
+    "--port": OWN_ADDRESS,
+    "--fastapi-root-path": OWN_ADDRESS,
+    "--grpc-mode": OWN_ADDRESS,
+    "--smg-grpc-mode": OWN_ADDRESS,
+    "--grpc-port": OWN_ADDRESS,
     "--enable-http2": _NO_CUSTOM,
     "--use-ray": _NO_CUSTOM,
     "--tokenizer-worker-num": "set the number of replicas instead: each engine has one API server",
-    "--api-key": _KEY,
-    "--admin-api-key": _KEY,
-    "--ssl-keyfile": _TLS,
-    "--ssl-certfile": _TLS,
-    "--ssl-ca-certs": _TLS,
-    "--ssl-keyfile-password": _TLS,
+    "--api-key": OWN_KEY,
+    "--admin-api-key": OWN_KEY,
+    "--ssl-keyfile": PLAIN_HTTP,
+    "--ssl-certfile": PLAIN_HTTP,
+    "--ssl-ca-certs": PLAIN_HTTP,
+    "--ssl-keyfile-password": PLAIN_HTTP,
     "--tp-size": _SPLIT,
     "--pp-size": _SPLIT,
-    "--nnodes": _NODES,
-    "--node-rank": _NODES,
-    "--dist-init-addr": _NODES,
-    "--nccl-port": _NODES,
+    "--nnodes": EVERY_RANK,
+    "--node-rank": EVERY_RANK,
+    "--dist-init-addr": EVERY_RANK,
+    "--nccl-port": EVERY_RANK,
     "--dp-size": _DATA,
     "--attn-dp-size": _DATA,
     "--enable-dp-attention": _DATA,

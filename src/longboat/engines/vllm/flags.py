@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longboat.engines.extra_arguments import ExtraArguments
+from longboat.engines.extra_arguments import EVERY_RANK, OWN_ADDRESS, OWN_KEY, PLAIN_HTTP, ExtraArguments, is_number
 
 __all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "is_on")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _DATA = "set the model's split.data instead, or the number of replicas"
 _SPECULATIVE = "set the model's speculative instead"
-_NODES = "leave it out: Longboat sets it for every rank of the gang"
-_ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
-_KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
 _TASK = "set the model's task instead: task: embed, rerank, classify or reward"
 _ADAPTERS = "set the model's adapters instead: adapters: {slots: 8, entries: [/adapters/support]}"
-_TLS = "leave it out: the gateway speaks plain HTTP to engines"
 
 OWNED_FLAGS: dict[str, str] = {
     "--model": "set the model's source instead",
@@ -26,27 +22,27 @@ OWNED_FLAGS: dict[str, str] = {
     "--allowed-local-media-path": "leave it out: clients could read the node's files; they send data URLs instead",
     "--runner": _TASK,
     "--convert": _TASK,
-    "--host": _ADDRESS,
-    "--port": _ADDRESS,
-    "--uds": _ADDRESS,
-    "--grpc": _ADDRESS,
-    "--grpc-port": _ADDRESS,
-    "--root-path": _ADDRESS,
-    "--api-key": _KEY,
+    "--host": OWN_ADDRESS,
+    "--port": OWN_ADDRESS,
+    "--uds": OWN_ADDRESS,
+    "--grpc": OWN_ADDRESS,
+    "--grpc-port": OWN_ADDRESS,
+    "--root-path": OWN_ADDRESS,
+    "--api-key": OWN_KEY,
     "--hf-token": "set HF_TOKEN in engine.env instead: every user of a node can read command lines",
     "--api-server-count": "set the number of replicas instead: each engine has one API server",
-    "--ssl-keyfile": _TLS,
-    "--ssl-certfile": _TLS,
-    "--ssl-ca-certs": _TLS,
-    "--ssl-cert-reqs": _TLS,
+    "--ssl-keyfile": PLAIN_HTTP,
+    "--ssl-certfile": PLAIN_HTTP,
+    "--ssl-ca-certs": PLAIN_HTTP,
+    "--ssl-cert-reqs": PLAIN_HTTP,
     "--tensor-parallel-size": _SPLIT,
     "--pipeline-parallel-size": _SPLIT,
-    "--distributed-executor-backend": _NODES,
-    "--nnodes": _NODES,
-    "--node-rank": _NODES,
-    "--master-addr": _NODES,
-    "--master-port": _NODES,
-    "--headless": _NODES,
+    "--distributed-executor-backend": EVERY_RANK,
+    "--nnodes": EVERY_RANK,
+    "--node-rank": EVERY_RANK,
+    "--master-addr": EVERY_RANK,
+    "--master-port": EVERY_RANK,
+    "--headless": EVERY_RANK,
     "--data-parallel-size": _DATA,
     "--speculative-config": _SPECULATIVE,
     "--spec-method": _SPECULATIVE,
@@ -111,7 +107,7 @@ def is_on(flag: str, args: Sequence[str]) -> bool:
 
 def _spelling(word: str) -> str | None:
     """Return the flag with dashes, without ``--no-`` and without ``=value``; None for a value."""
-    if not word.startswith("-") or _is_number(word):
+    if not word.startswith("-") or is_number(word):
         return None
     name = word.partition("=")[0].partition(".")[0]
     if not name.startswith("--"):
@@ -130,14 +126,6 @@ def _owned_by(flag: str) -> str | None:
     if len(flag) < _SHORTEST_ABBREVIATION or not flag.startswith("--"):
         return None
     return next((owned for owned in OWNED_FLAGS if owned.startswith(flag)), None)
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 ARGUMENTS = ExtraArguments(_spelling, _owned_by, OWNED_FLAGS, _UNITS)

@@ -14,7 +14,7 @@ from longboat.core.states import EndpointTable
 from longboat.core.table_changes import TableUpdate
 from longboat.gateway.config import GatewayConfig, encode_config
 from longboat.gateway.http.message import ask
-from longboat.gateway.upstreams.table_document import encode_table, encode_update
+from longboat.gateway.upstreams.table_document import encode_update
 
 if TYPE_CHECKING:
     from longboat.gateway.admin.node_query import NodeQuery
@@ -54,8 +54,7 @@ class GatewayControl:
 
     async def put_table(self, epoch: str, table: EndpointTable) -> bool:
         """Send the endpoint table. Return False where the gateway has a newer version of this epoch."""
-        answer = await self._call("PUT", "table", encode_table(epoch, table))
-        return bool(answer["accepted"])
+        return await self.put_update(TableUpdate(epoch=epoch, number=0, table=table))
 
     async def put_update(self, update: TableUpdate) -> bool:
         """Send a table or its change. Return False where the gateway needs the whole table, or has a newer one."""

@@ -178,7 +178,7 @@ OWN_PATHS: dict[str, tuple[tuple[str, ...], str]] = {
     "/admin/v1/models/{id}/scale": (("POST",), "Give a model another number of replicas"),
     "/admin/v1/models/{id}/pause": (("POST",), "Take all replicas of a model out of use"),
     "/admin/v1/models/{id}/resume": (("POST",), "End a pause"),
-    "/admin/v1/kill-engine": (("POST",), "Kill a replica's engine, in a fleet for showing"),
+    "/admin/v1/kill-engine": (("POST",), "Kill a replica's engine, in a demo fleet"),
     "/admin/v1/drain": (("POST",), "Fail /readyz, so that balancers send nothing more here"),
     "/admin/v1/undrain": (("POST",), "End a drain"),
 }

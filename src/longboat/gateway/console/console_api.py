@@ -193,7 +193,7 @@ def _session(state: ConsoleState, asked: Asked, visitor: Visitor | None) -> Cons
 
 
 def _may_kill(state: ConsoleState, visitor: Visitor) -> bool:
-    """Return whether the person may kill an engine of a fleet for showing: an operator, or without keys its owner.
+    """Return whether the person may kill an engine of a demo fleet: an operator, or without keys its owner.
 
     A visitor without a session sits at the gateway's own machine (``visitor_of``).
     """

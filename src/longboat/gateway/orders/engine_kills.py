@@ -1,4 +1,4 @@
-"""Killing the engine of a response in a fleet for showing, through the admin API or the console."""
+"""Killing the engine of a response in a demo fleet, through the admin API or the console."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _Live(Protocol):
 async def kill_engine(state: _Live, body: bytes) -> dict[str, Any] | Refusal:
     """Kill the processes of a replica's first rank; return the document of the response.
 
-    The caller has checked the role. The controller checks once more that the fleet is one for showing.
+    The caller has checked the role. The controller checks once more that the fleet is a demo fleet.
     """
     if not state.live.policy.demo:
-        message = "Engines are killed only in a fleet for showing: gateway.demo in the fleet file."
+        message = "Engines are killed only in a demo fleet: gateway.demo in the fleet file."
         return Refusal(status=403, message=message, code="no_demo")
     wanted = read_body(body, _Wanted, bad="bad_kill", send='Send {"replica": ID}.')
     if isinstance(wanted, Refusal):

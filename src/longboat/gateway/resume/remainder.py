@@ -9,6 +9,7 @@ from longboat.gateway.resume.continuation.choices import DeliveredChoices
 from longboat.gateway.resume.continuation.choices_remainder import ChoicesRemainder
 from longboat.gateway.resume.continuation.messages import DeliveredMessage, MessageRemainder
 from longboat.gateway.resume.continuation.parts import (
+    TORN,
     ContinuationError,
     Delivered,
     Event,
@@ -88,7 +89,7 @@ class Continuation:
                 if choice not in self._all_of:
                     _learn_at(self._ids[choice], at, ids)
         except (IndexError, OverflowError) as error:
-            raise ContinuationError("an engine's journal line is torn") from error
+            raise ContinuationError(TORN) from error
 
     def _ids_caught_up(self) -> bool:
         return all(

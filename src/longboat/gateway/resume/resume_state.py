@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from typing import TYPE_CHECKING
 
 import orjson
@@ -12,6 +11,7 @@ from longboat.core.states import ResumeLevel
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.resume.continuation.parts import IDS
+from longboat.gateway.resume.event_check import EngineFaultError, EventCheck
 from longboat.gateway.resume.event_ids import MAX_CHOICES, Point
 from longboat.gateway.resume.journal import Journal
 from longboat.gateway.resume.numbering import Numbering
@@ -32,31 +32,11 @@ if TYPE_CHECKING:
 __all__ = ("EngineFaultError", "ResumeState", "resume_state_of")
 
 _MAX_VAIN_FAULTS = 16
-_MAX_REPORTS = 2
 _MAX_DIFFERING = 3
 _MAX_CROSSED = 12  # busy engines tell tokens together, now these and now those
-_ENDS = {
-    AnswerKind.OPENAI_EVENTS: (b"\ndata: [DONE]",),  # at the beginning of a line: a text may hold it elsewhere
-    AnswerKind.ANTHROPIC_EVENTS: (b'"type":"message_stop"', b'"type": "message_stop"'),
-    AnswerKind.RESPONSES_EVENTS: (b"\nevent: response.completed", b"\nevent: response.incomplete"),
-}
-_REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
-_REFUSES = re.compile(
-    rb'"type": ?"(?:invalid_request_error|BadRequestError)"|"code": ?400\b|"message": ?"[^"]* context length'
-)
-"""Part of a report about the request itself: SGLang refuses a prompt that is too long in the stream of its answer."""
-
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
 _JOURNAL_LINE = b"x-longboat-journal: 1\r\n"
 _MAX_SEED = 2**31 - 1
-
-
-class EngineFaultError(Exception):
-    """An engine's stream is well-formed HTTP, but not the answer."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason  # one word, for counting
 
 
 def resume_state_of(
@@ -85,13 +65,12 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
 
     __slots__ = (
         "_carried",
+        "_check",
         "_items",
         "_kind",
-        "_last_events",
         "_num_choices",
         "_num_crossed",
         "_num_differing",
-        "_num_reports",
         "_numbering",
         "_rest",
         "_tokens_before",
@@ -125,9 +104,9 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         self.resumed_s = 0.0  # when the last continuation brought something new (monotonic); 0.0: none did
         self.detection_s = 0.0  # how long it was silent before
         self._carried: list[list[int]] = []  # token ids that the next engine is given, per choice
-        self._last_events = b""
-        self._num_differing = self._num_reports = self._num_crossed = 0
-        self._numbering = self._new_numbering()
+        self._check = EventCheck(kind)
+        self._num_differing = self._num_crossed = 0
+        self._numbering = Numbering()
         self._items: ItemIds | None = None  # of a Responses stream
         self._rest: ClientRemainder | None = None  # what a client that came back lacks
         self.comes_back: tuple[ResumeToken, Point] | None = None  # the client has a beginning from another gateway
@@ -136,15 +115,11 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
 
     # what an engine is sent
 
-    def lines(self, upstream: Upstream) -> bytes:
-        """Return the header lines for an engine that keeps journals."""
-        if upstream.resume is ResumeLevel.NONE:
-            return b""
-        return _JOURNAL_LINE if self.seed is None else b"%bx-longboat-seed: %d\r\n" % (_JOURNAL_LINE, self.seed)
-
     def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
         """Return the header lines and the body for an engine that begins the answer, or continues it."""
-        lines = self.lines(upstream)
+        lines = b"" if upstream.resume is ResumeLevel.NONE else _JOURNAL_LINE
+        if lines and self.seed is not None:
+            lines += b"x-longboat-seed: %d\r\n" % self.seed
         if not self._carries:
             return lines, body
         mode = "replay" if ResumeLevel.REPLAY in (self.level, upstream.resume) else "carried"
@@ -168,8 +143,8 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         """Begin the first engine's answer; keep a journal where the engine tells token ids."""
         self.revision = self.asked or upstream.revision_of(self.model)
         self.journal = self.continuation = None
-        self._last_events = b""
-        self._numbering = self._new_numbering()
+        self._check.begin()
+        self._numbering = Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
         if self._kind is AnswerKind.RESPONSES_EVENTS:
             self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
         if self.comes_back is not None:
@@ -182,7 +157,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
     def goes_on(self) -> None:
         """Begin a further engine's answer."""
         assert self.journal is not None
-        self._last_events = b""
+        self._check.begin()
         self.continuation = Continuation(self._kind, self.journal)
 
     @property
@@ -198,20 +173,24 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         """
         journal = self.journal
         assert journal is not None
+        plain = None
         if self.continuation is None:
             if journal.log.sent_bytes:  # the connection may have passed some on by itself
                 self._numbering.passed(journal.log.last())
             plain = self._numbering.plain(events) if events else None
-            if plain is not None:
-                return self._feed_plain(journal, events, plain, last=last)
-        alone = False
-        if events:
-            alone = events.startswith(IDS) and events.find(b"\n\n") == len(events) - 2
-            if not alone and not self._is_sound(events):
-                raise EngineFaultError("nonsense", "it sent something that is not an event of an answer")
-            self._last_events = events
-        if last and not self._ended():
-            raise EngineFaultError("ended", "it ended its answer before the end")
+        alone = events.startswith(IDS) and events.find(b"\n\n") == len(events) - 2
+        tells_ids = alone if plain is None else plain[3]
+        self._check.take(events, last=last, tells_ids=tells_ids, journal=journal)
+        if plain is None:
+            out = self._stitched(journal, events, alone)
+        else:  # one choice that nothing is to be changed of, as nearly all are
+            out, last_id, count, _ = plain
+            journal.keep(events)
+            self._numbering.went(last_id, count)
+        return out if self._rest is None or not out else self._behind(self._rest, out)
+
+    def _stitched(self, journal: Journal, events: bytes, alone: bool) -> bytes:
+        """Return what the client gets, with ids of its own. alone: it is one event that brings tokens"""
         if self.continuation is None:
             out = journal.feed(events)
         else:
@@ -222,22 +201,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
                 raise EngineFaultError("differs", str(error)) from error
         if self._items is not None and out:
             out = self._items.feed(out)
-        out = self._numbering.feed(out, grows=alone)
-        return out if self._rest is None or not out else self._behind(self._rest, out)
-
-    def _feed_plain(
-        self, journal: Journal, events: bytes, plain: tuple[bytes, bytes, int, bool], *, last: bool
-    ) -> bytes:
-        """Feed events of one choice, as nearly all are; see ``feed``."""
-        out, last_id, count, told = plain
-        if not told and not self._is_sound(events):
-            raise EngineFaultError("nonsense", "it sent something that is not an event of an answer")
-        self._last_events = events
-        if last and not self._ended():
-            raise EngineFaultError("ended", "it ended its answer before the end")
-        journal.keep(events)
-        self._numbering.went(last_id, count)
-        return out if self._rest is None else self._behind(self._rest, out)
+        return self._numbering.feed(out, grows=alone)
 
     def _behind(self, rest: ClientRemainder, events: bytes) -> bytes:
         """Return what a client that came back lacks of these events."""
@@ -251,9 +215,6 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
             self._num_crossed += 1
             reason = "crossed" if self._num_crossed <= _MAX_CROSSED else "gone"
             raise EngineFaultError(reason, str(error)) from error
-
-    def _new_numbering(self) -> Numbering:
-        return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
 
     def token_line(self, events: bytes, secret: str, *, pool: str, request: str, now_s: float) -> bytes:
         """Return the header line with which the client may come back. events: its first; request: its digest"""
@@ -284,11 +245,6 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         return self.journal is not None and self.journal.num_tokens > 0 and not self._num_differing
 
     @property
-    def caught_up(self) -> bool:
-        """Whether the client gets news again."""
-        return self.continuation is None or self.continuation.caught_up
-
-    @property
     def num_tokens(self) -> int:
         return self.journal.num_tokens if self.journal is not None else 0
 
@@ -297,7 +253,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
     @property
     def is_over(self) -> bool:
         """Whether the client has the end of the answer."""
-        return self.journal is not None and self._ended() and self.journal.delivered().ended
+        return self.journal is not None and self._check.ended and self.journal.delivered().ended
 
     def fails(self, reason: str, now_s: float, *, silent_s: float) -> bool:
         """Note that the engine is lost in the middle of the answer. Return whether another can continue it."""
@@ -313,40 +269,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         self._carried = journal.priors()
         return self._vain < _MAX_VAIN_FAULTS and self._num_differing < _MAX_DIFFERING
 
-    def _is_sound(self, events: bytes) -> bool:
-        """Check events that bring no token: an engine that failed may say so in its stream."""
-        for mark in _REPORTS:
-            if mark in events:
-                if not self.num_tokens and _REFUSES.search(events) is not None:
-                    return True  # any other engine would say the same
-                self._num_reports += 1
-                if self._num_reports <= _MAX_REPORTS:
-                    raise EngineFaultError("report", "it reported an error within its answer")
-                return True
-        for event in events.split(b"\n\n"):
-            if event.startswith(IDS):
-                continue
-            for line in event.split(b"\n"):
-                if line.startswith(b"data:") and not line.endswith(b"[DONE]") and not _is_json(line[5:]):
-                    return False
-        return True
-
-    def _ended(self) -> bool:
-        last = b"\n" + self._last_events[-65536:]
-        for mark in _ENDS[self._kind]:
-            if mark in last:
-                return True
-        return any([mark in last for mark in _REPORTS])
-
 
 def _is_complete_so_far(journal: Journal) -> bool:
     """Return whether the journal knows all that the client has, and the client lacks something."""
     return journal.is_resumable or (not journal.num_tokens and not journal.delivered().ended)
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return False
-    return True

@@ -12,7 +12,7 @@ import orjson
 
 from longboat.core.states import ResumeLevel
 from longboat.gateway.api.body_fields import BodyKind, Facts
-from longboat.gateway.resume.continuation.parts import STEPS, ContinuationError, event_of
+from longboat.gateway.resume.continuation.parts import STEPS, TORN, ContinuationError, event_of
 from longboat.gateway.resume.event_ids import MAX_CHOICES
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class WholeJournal:
                 for choice, ids in event.ids:
                     self._new[choice].extend(ids)
             except (IndexError, OverflowError) as error:
-                raise ContinuationError("an engine's journal line is torn") from error
+                raise ContinuationError(TORN) from error
             if event.name:
                 if not event.name.isdigit():
                     raise ContinuationError("an engine's answer has no status")

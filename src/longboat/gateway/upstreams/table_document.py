@@ -1,4 +1,4 @@
-"""The JSON document by which an endpoint table is pushed to a gateway."""
+"""The JSON document by which an endpoint table, or a change of it, is pushed to a gateway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from longboat.core.errors import UserInputError
 from longboat.core.states import Asleep, Endpoint, EndpointTable, ResumeLevel
 from longboat.core.table_changes import TableUpdate
 
-__all__ = ("decode_table", "decode_update", "encode_table", "encode_update")
+__all__ = ("decode_update", "encode_update")
 
 _ENDPOINT_KINDS: dict[str, type | tuple[type, ...]] = {
     "model": str,
@@ -34,11 +34,6 @@ _ENDPOINT_KINDS: dict[str, type | tuple[type, ...]] = {
 }
 _LEVELS = frozenset(level.value for level in ResumeLevel)
 _REQUIRED = ("model", "replica", "generation", "url")
-
-
-def encode_table(epoch: str, table: EndpointTable) -> bytes:
-    """Return the document that the control socket takes."""
-    return encode_update(TableUpdate(epoch=epoch, number=0, table=table))
 
 
 def encode_update(update: TableUpdate) -> bytes:
@@ -77,14 +72,6 @@ def decode_update(document: bytes) -> TableUpdate:
     return TableUpdate(epoch=epoch, number=number, base=base, table=table, slots=slots, gone=tuple(gone))
 
 
-def decode_table(document: bytes) -> tuple[str, EndpointTable]:
-    """Return epoch and table.
-
-    :raises UserInputError: the document is not what :func:`encode_table` writes
-    """
-    return _read(document)[:2]
-
-
 def _read(document: bytes) -> tuple[str, EndpointTable, dict[str, Any]]:
     try:
         values = orjson.loads(document)
@@ -115,7 +102,7 @@ def _relays(values: Any) -> dict[str, str]:
 
 
 def _asleep(values: Any) -> dict[str, Asleep]:
-    """Read how models sleep. Raise UserInputError where that is not what ``encode_table`` writes."""
+    """Read how models sleep. Raise UserInputError where that is not what ``encode_update`` writes."""
     try:
         return {model: _one_asleep(entry) for model, entry in values.items()}
     except (AttributeError, TypeError, KeyError) as error:

@@ -107,7 +107,7 @@ def _runtime(file: HostsFile, host: HostSection, facts: HostFacts, wanted: Wante
     if len(file.hosts) == 1 or not facts.is_running or not has or wanted.runtime in ("", has):
         return
     stop = "sudo systemctl stop" if layout_of(file, host, facts).is_system else "systemctl --user stop"
-    what = f"its node runs with {has}, and the release has {wanted.runtime}: such nodes form no cluster with each other"
+    what = f"its node runs with {has}, and the release has {wanted.runtime}: such nodes cannot form a cluster"
     yield what, f"stop the nodes of all hosts, which ends answers under way ({stop} {UNIT}), and run the command again"
 
 

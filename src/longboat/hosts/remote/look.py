@@ -77,7 +77,7 @@ async def unreachable(file: HostsFile, addresses: Mapping[str, str], ssh: Mappin
     return [
         Problem(
             where=f"hosts[{index[one]}] ({one})",
-            what=f"it gets no answer from {other} at {addresses[other]}",
+            what=f"it does not reach {other} at {addresses[other]}",
             hint="let all TCP through between the hosts, and check card: and address:",
         )
         for one, other in pairs

@@ -23,7 +23,6 @@ __all__ = ("LOCK", "Source", "lock_of", "read_source", "uv_program")
 LOCK = "longboat.lock"
 WHEEL = re.compile(r"longboat-([0-9][^-]*)-.*\.whl")
 LOCKED_RAY = re.compile(r"^ray==(\S+)", re.MULTILINE)
-PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,7 +133,7 @@ class SshHost:
         if done.code:
             raise ClusterError(
                 f"{what} (exit status {done.code}): {done.last_words}",
-                hint="mend it on the host, and run the same command again",
+                hint="correct it on the host, and run the same command again",
             )
         return done
 

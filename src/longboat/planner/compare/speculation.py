@@ -85,7 +85,7 @@ def parse_speculation(text: str, draft: ModelShape | None = None) -> Speculation
         )
     if (method == "draft") != (draft is not None):
         raise UserInputError(
-            "draft needs a model that proposes" if draft is None else f"{method} takes no draft model",
+            "draft needs a model that proposes tokens" if draft is None else f"{method} takes no draft model",
             hint="--speculation draft:4 --draft-model Qwen3-0.6B",
         )
     tokens, acceptance = _numbers(text, numbers)

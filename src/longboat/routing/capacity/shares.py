@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.routing.capacity.slots import Demand, lease, lease_by_tenant
 
-__all__ = ("TenantDemands", "divided_slots", "divided_table", "read_demands", "written_demands")
+__all__ = ("Divider", "TenantDemands", "divided_slots", "read_demands", "written_demands")
 
 TenantDemands = Mapping[str, Mapping[str, Demand]]
 """Model → tenant → its demand at one gateway."""
@@ -37,11 +37,6 @@ def divided_slots(capacities: Sequence[int], demands: Sequence[Mapping[str, Dema
             left[row] -= slots
         left_total -= capacity
     return rows
-
-
-def divided_table(table: EndpointTable, demands: Sequence[TenantDemands]) -> list[EndpointTable]:
-    """Make the table of each gateway, once (see ``Divider``)."""
-    return Divider().tables(table, demands)
 
 
 class Divider:

@@ -18,7 +18,7 @@ def reserve(job: Job, cache: BlockCache, block_tokens: int, caching: bool) -> bo
     """Give a job the cached prefix of its prompt and blocks for the rest; False, with no effect: too few are free."""
     prompt = job.prompt
     target = prompt.num_tokens + job.generated
-    found = _found(job, cache, block_tokens, target) if caching else []
+    found = _found(job, cache, target) if caching else []
     shared = 0
     for segment in found:
         shared += segment.blocks
@@ -88,7 +88,7 @@ def _leave(job: Job, cache: BlockCache, block_tokens: int, unnamed: int) -> None
     cache.release(answer)
 
 
-def _found(job: Job, cache: BlockCache, block_tokens: int, target: int) -> list[Segment]:
+def _found(job: Job, cache: BlockCache, target: int) -> list[Segment]:
     """Return the cached prefix; at least one token is left to compute, and a block that holds it is not shared."""
     found = cache.find(job.prompt.blocks)
     ends = job.prompt.ends

@@ -218,7 +218,6 @@ class _Run:  # size: the state of one run
             lengths=tuple(counts.lengths[:: max(1, -(-len(counts.lengths) // _SAMPLE))]),
             running=self._running,
             waiting=len(self._waiting),
-            oldest_wait_s=now_s - self._waiting[0].arrived_s if self._waiting else 0.0,
             ready=ready,
             starting=tuple(StartingReplica(age_s=now_s - replica.asked_s) for replica in starting),
             draining=draining,

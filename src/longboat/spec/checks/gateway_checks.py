@@ -60,7 +60,7 @@ def _tenants_without_keys(gateway: GatewayParts, at: Path) -> Iterator[Problem]:
         if gateway.auth in ("none", None) and tenant.name != ANONYMOUS:
             yield Problem(
                 where=show((*at, "tenants", index, "name")),
-                what=f"no request can belong to {tenant.name!r} where no keys are required",
+                what=f"no request belongs to {tenant.name!r} where no keys are required",
                 hint=f"write auth: keys, or name it {ANONYMOUS}: the tenant of every request without keys",
             )
 
@@ -133,7 +133,7 @@ def _unused_external(gateway: GatewayParts, external: Collection[str], at: Path)
     name = min(gateway.tenant_names, default=ANONYMOUS)
     for where, model in places:
         if model in external:
-            what = f"no tenant lets its requests go to {model!r}, outside the fleet"
+            what = f"no tenant allows its requests to go to {model!r}, outside the fleet"
             yield Problem(where=show(where), what=what, hint=f"write tenants: [{{name: {name}, external: true}}]")
 
 
@@ -180,11 +180,11 @@ def _money_problems(gateway: GatewayParts, external: Mapping[str, str], at: Path
             continue
         if currencies:
             listed = ", ".join(f"{name} in {currency}" for name, currency in sorted(prices.items()) if currency)
-            what = f"a limit of money needs prices in one currency: {listed}"
+            what = f"a limit of money needs all prices in one currency: {listed}"
             yield Problem(where=where, what=what, hint=f"write currency: {currencies[0]} in every price")
         else:
             hint = "write gateway.prices: {MODEL: {input_per_million: 0.5, output_per_million: 1.5}}"
-            yield Problem(where=where, what="nothing costs money here: no model has a price", hint=hint)
+            yield Problem(where=where, what="no model has a price, so the limit of money never applies", hint=hint)
 
 
 def _unknown(name: str, known: Names, where: Path, kind: str = "model") -> Iterator[Problem]:

@@ -141,9 +141,10 @@ def _number_hint(kind: str, value: str, path: Path) -> str:
 def _other(error: ErrorDetails, where: str, context: Mapping[str, Any]) -> Problem:
     if error["type"] in ("too_long", "too_short"):
         limit = context.get("max_length", context.get("min_length"))
-        bound = f"at {'least' if error['type'] == 'too_short' else 'most'} {limit}"
-        what = f"{context['actual_length']} entries, {bound} are allowed"
-        is_empty_fleet = error["loc"] == ("models",) and error["type"] == "too_short"
+        is_few = error["type"] == "too_short"
+        bound = f"at {'least' if is_few else 'most'} {limit}"
+        what = f"it has {context['actual_length']} entries, {bound} {'is needed' if is_few else 'are allowed'}"
+        is_empty_fleet = error["loc"] == ("models",) and is_few
         return Problem(
             where=where, what=what, hint="write models: [builtin:tiny]" if is_empty_fleet else f"write {bound}"
         )

@@ -37,7 +37,7 @@ def _items(text: str) -> list[yaml.Node]:
     for key, value in pairs:
         if key.value == "hosts" and isinstance(value, yaml.SequenceNode) and not value.flow_style:
             return list(value.value)
-    raise UserInputError("the hosts do not stand in a line each", hint=BY_HAND)
+    raise UserInputError("each host needs a line of its own", hint=BY_HAND)
 
 
 def _end_line(node: yaml.Node, lines: list[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import KeyRecord
+from longboat.disk_sync import write_whole
 
 __all__ = ("KeyBook", "key_book_from", "key_book_values", "load_keys", "new_salt", "save_keys")
 
@@ -52,14 +52,7 @@ def load_keys(path: Path) -> KeyBook | None:
 def save_keys(path: Path, book: KeyBook) -> None:
     """Write the file, mode 0600, by rename: a reader finds the whole file or the old one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(key_book_values(book), file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
+    write_whole(path, json.dumps(key_book_values(book), indent=1) + "\n", mode=0o600, synced=True)
 
 
 def key_book_values(book: KeyBook) -> dict[str, Any]:

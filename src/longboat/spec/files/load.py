@@ -257,8 +257,8 @@ def _order_problems(values: dict[str, object]) -> list[Problem]:
     problems = [
         Problem(
             where=f"models[{index}]",
-            what="an external model stands before models of the fleet",
-            hint=f"move it behind models[{last}]",
+            what="an external model comes before models of the fleet",
+            hint=f"move it after models[{last}]",
         )
         for index in range(last)
         if kinds[index]

@@ -44,7 +44,7 @@ def _digest(value: str) -> str:
 def _rank(value: int) -> int:
     if value not in RANKS:
         near = least_rank(value)
-        raise mistake(f"engines have no room for rank {value}", f"write {near}" if near else f"write {RANKS[-1]}")
+        raise mistake(f"engines do not support rank {value}", f"write {near}" if near else f"write {RANKS[-1]}")
     return value
 
 

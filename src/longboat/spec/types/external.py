@@ -51,7 +51,7 @@ def _different(urls: tuple[str, ...]) -> tuple[str, ...]:
         raise mistake("there is no address", "write urls: [https://api.example.com/v1]")
     for index, url in enumerate(urls):
         if url in urls[:index]:
-            raise mistake(f"{url} is there twice", "keep one of them")
+            raise mistake(f"{url} is listed twice", "keep one of them")
     return urls
 
 
@@ -66,7 +66,7 @@ def _proxy(value: str) -> str:
 
 def _no_second_key(file: str | None, info: ValidationInfo) -> str | None:
     if file is not None and info.data.get("api_key_env") is not None:
-        raise mistake("api_key_env and api_key_file together", "write one of the two")
+        raise mistake("api_key_env and api_key_file are both given", "write one of the two")
     return file
 
 

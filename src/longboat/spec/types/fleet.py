@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from longboat.core.sizes import canonical_size, size_bytes
+from longboat.core.sizes import size_bytes
 from longboat.core.tasks import GENERATE, Task
+from longboat.core.wanted import MAX_RANKS
 from longboat.engine_names import BUILT_IN, engine_names
 from longboat.spec.types.adapters import AdapterSpec, AdaptersSpec
 from longboat.spec.types.engine_env import EngineVariables
@@ -18,7 +19,7 @@ from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.media import MediaSpec
 from longboat.spec.types.replicas import MAX_REPLICAS, ReplicasSpec
-from longboat.spec.types.section import Section, mistake
+from longboat.spec.types.section import Section, checked_size, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
 from longboat.spec.types.speculation import SpeculativeSpec
 from longboat.spec.types.weights import WeightsSpec
@@ -43,7 +44,6 @@ Auto = Literal["auto"]
 """What the planner decides when the fleet comes up."""
 API_VERSION: Final = "longboat/v1"
 MAX_MODELS = 1000
-MAX_RANKS = 1024
 
 FLEET_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 MODEL_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
@@ -113,10 +113,7 @@ def _absolute(value: str) -> str:
 
 
 def _memory(value: str) -> str:
-    try:
-        return canonical_size(size_bytes(value))
-    except ValueError as error:
-        raise mistake(str(error), 'write it like "4GiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
+    return checked_size(value, "4GiB")
 
 
 def _gpus(value: float) -> float:
@@ -160,7 +157,7 @@ class OptionsSpec(Section):
 def _stages(layers: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
     stages = info.data.get("pipeline", len(layers))
     if stages == "auto":
-        raise mistake("layers of each stage, and pipeline: auto", f"write pipeline: {len(layers)}, or no layers")
+        raise mistake("layers is set, and pipeline is auto", f"write pipeline: {len(layers)}, or no layers")
     if len(layers) != stages:
         raise mistake(
             f"{len(layers)} numbers of layers for {stages} pipeline stages",
@@ -171,7 +168,9 @@ def _stages(layers: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
 
 def _no_version_besides(environment: str | None, info: ValidationInfo) -> str | None:
     if environment is not None and info.data.get("version") is not None:
-        raise mistake("version and environment together: the environment has its own version", "write one of the two")
+        raise mistake(
+            "version and environment are both given: the environment has its own version", "write one of the two"
+        )
     return environment
 
 
@@ -403,7 +402,7 @@ class ModelSpec(Section):
 
 def _not_empty(models: tuple[ModelSpec, ...], info: ValidationInfo) -> tuple[ModelSpec, ...]:
     if not models and not info.data.get("external"):
-        raise mistake("0 entries, at least 1 are allowed", "write models: [builtin:tiny]")
+        raise mistake("it has 0 entries, at least 1 is needed", "write models: [builtin:tiny]")
     return models
 
 

@@ -112,7 +112,8 @@ class AdminSpec(Section):
     def _one_secret(self) -> AdminSpec:
         if sum(part is not None for part in (self.secret_file, self.secret_env, self.sha256)) != 1:
             raise mistake(
-                "there must be one of secret_file, secret_env, sha256", "write secret_file: /etc/longboat/admin-secret"
+                "it needs exactly one of secret_file, secret_env, sha256",
+                "write secret_file: /etc/longboat/admin-secret",
             )
         return self
 
@@ -137,7 +138,9 @@ class PoolSpec(Section):
 
 def _pool_or_pools(pools: tuple[PoolSpec, ...], info: ValidationInfo) -> tuple[PoolSpec, ...]:
     if "model" in info.data and (info.data["model"] is None) == (not pools):
-        raise mistake("there must be one of model and pools", "write model: NAME, or pools: [{model: NAME, weight: 9}]")
+        raise mistake(
+            "it needs exactly one of model and pools", "write model: NAME, or pools: [{model: NAME, weight: 9}]"
+        )
     if len(names := [pool.model for pool in pools]) != len(set(names)):
         raise mistake("a model is named twice", "give each pool another model")
     return pools
@@ -295,7 +298,7 @@ class RedisSpec(Section):
     @model_validator(mode="after")
     def _one_url(self) -> RedisSpec:
         if sum(part is not None for part in (self.url, self.url_file, self.url_env)) != 1:
-            raise mistake("there must be one of url, url_file, url_env", "write url: redis://HOST:6379/0")
+            raise mistake("it needs exactly one of url, url_file, url_env", "write url: redis://HOST:6379/0")
         return self
 
 
@@ -357,4 +360,4 @@ class GatewaySpec(Section):
     redis: RedisSpec | None = None
     """Redis for limits that all gateways count together; null gives each node its share of them."""
     demo: bool = False
-    """A fleet for showing: operators may kill the engine of a response, which another replica then continues."""
+    """A demo fleet: operators may kill the engine of a response, which another replica then continues."""

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from longboat.core.policy import ROUTING_POLICIES, nearest_routing_policy
-from longboat.core.sizes import canonical_size, size_bytes
-from longboat.spec.types.section import absolute_file, mistake
+from longboat.spec.types.section import absolute_file, checked_size, mistake
 
 __all__ = (
     "AliasName",
@@ -141,13 +140,6 @@ def _network(value: str) -> str:
     return value
 
 
-def _size(value: str) -> str:
-    try:
-        return canonical_size(size_bytes(value))
-    except ValueError as error:
-        raise mistake(str(error), 'write it like "100MiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
-
-
 def _redis_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("redis", "rediss", "unix"):
@@ -176,5 +168,5 @@ Headers = Annotated[dict[str, str], AfterValidator(_headers)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Origin = Annotated[str, AfterValidator(_origin)]
 Network = Annotated[str, AfterValidator(_network)]
-Size = Annotated[str, AfterValidator(_size)]
+Size = Annotated[str, AfterValidator(lambda value: checked_size(value, "100MiB"))]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]

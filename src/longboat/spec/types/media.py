@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from longboat.core.media import MediaRules
-from longboat.core.sizes import canonical_size, size_bytes
-from longboat.spec.types.section import Section, mistake
+from longboat.core.sizes import size_bytes
+from longboat.spec.types.section import Section, checked_size, mistake
 
 __all__ = ("MediaSpec",)
 
@@ -40,13 +40,10 @@ def _is_address(host: str) -> bool:
 
 
 def _size(value: str) -> str:
-    try:
-        number = size_bytes(value)
-    except ValueError as error:
-        raise mistake(str(error), 'write it like "20MiB"') from None
-    if not 1 <= number <= _MOST_BYTES:
-        raise mistake(f"{value} is not between 1B and 1GiB", 'write it like "20MiB"')
-    return canonical_size(number)
+    size = checked_size(value, "20MiB")
+    if size_bytes(size) > _MOST_BYTES:
+        raise mistake(f"{value} is more than the limit, 1GiB", 'write it like "20MiB"')
+    return size
 
 
 def _reachable(private: bool, info: ValidationInfo) -> bool:

@@ -54,7 +54,7 @@ def _cron(value: str) -> str:
     except CronSimError as error:
         raise mistake(f"{value!r} cannot be read: {str(error)[:1].lower()}{str(error)[1:]}", hint) from None
     if next(moments, None) is None:
-        raise mistake(f"{value!r} never comes", hint)
+        raise mistake(f"{value!r} never occurs", hint)
     return value
 
 
@@ -67,14 +67,16 @@ def _timezone(value: str) -> str:
 
 def _one_end(value: str | None, info: ValidationInfo) -> str | None:
     if "duration" in info.data and (value is None) == (info.data["duration"] is None):
-        what = "for and until together" if value is not None else "neither for nor until: the entry would never end"
+        what = (
+            "for and until are both given" if value is not None else "neither for nor until: the entry would never end"
+        )
         raise mistake(what, 'write one of the two: for: 10h, or until: "0 18 * * MON-FRI"')
     return value
 
 
 def _one_count(value: int | None, info: ValidationInfo) -> int | None:
     if "min" in info.data and (value is None) == (info.data["min"] is None):
-        what = "min and replicas together" if value is not None else "neither min nor replicas"
+        what = "min and replicas are both given" if value is not None else "neither min nor replicas"
         raise mistake(what, "write one of the two: min: 4 (the load may ask for more), or replicas: 4 (exactly)")
     if value == 0:
         hint = "write min: 0 beside max: so that the model sleeps without requests, or use longboat pause"
@@ -138,7 +140,10 @@ def _between(value: int | None, info: ValidationInfo) -> int | None:
 
 def _different_classes(value: tuple[ObjectiveSpec, ...], info: ValidationInfo) -> tuple[ObjectiveSpec, ...]:
     if info.data.get("target_ongoing_requests") is not None:
-        raise mistake("target_ongoing_requests and slo together: one of them decides the count", "write one of the two")
+        raise mistake(
+            "target_ongoing_requests and slo are both given: only one of them can decide the count",
+            "write one of the two",
+        )
     classes = [entry.priority for entry in value]
     if (twice := next((one for one in classes if classes.count(one) > 1), -1)) != -1:
         which = "no priority" if twice is None else f"priority: {twice}"
@@ -188,10 +193,10 @@ class ReplicasSpec(Section):
     def _decided_by_something(self) -> ReplicasSpec:
         if self.target_ongoing_requests is None and self.slo is None and not self.schedule:
             hint = "write slo: {ttft_ms: 1000}, target_ongoing_requests: 16, or schedule: [...]"
-            raise mistake("nothing says when there should be more or fewer replicas", hint)
+            raise mistake("nothing decides when there are more or fewer replicas", hint)
         if self.look_back_period_s is not None and self.target_ongoing_requests is None:
             raise mistake(
-                "look_back_period_s without target_ongoing_requests: only that is an average",
+                "look_back_period_s needs target_ongoing_requests, the only average",
                 "leave look_back_period_s out, or write target_ongoing_requests: 16",
             )
         return self

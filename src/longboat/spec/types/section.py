@@ -9,7 +9,9 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
-__all__ = ("LATER", "MISTAKE", "Section", "absolute_file", "host_name", "is_loopback", "mistake")
+from longboat.core.sizes import canonical_size, size_bytes
+
+__all__ = ("LATER", "MISTAKE", "Section", "absolute_file", "checked_size", "host_name", "is_loopback", "mistake")
 
 MISTAKE: Final = "longboat_mistake"
 LATER: Final = "longboat_later"
@@ -42,6 +44,14 @@ def absolute_file(value: str) -> str:
     if UNUSABLE_IN_PATHS.search(value):
         raise mistake(f"{value!r} has a character that a path must not have", "give the file another name")
     return value
+
+
+def checked_size(value: str, example: str) -> str:
+    """Return an amount of memory in its shortest form. Raises the refusal of anything else."""
+    try:
+        return canonical_size(size_bytes(value))
+    except ValueError as error:
+        raise mistake(str(error), f'write it like "{example}" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
 
 
 def host_name(value: str) -> str:

@@ -81,7 +81,7 @@ class GroupSpec(Section):
     @model_validator(mode="after")
     def _some_right(self) -> GroupSpec:
         if self.role is None and self.tenant is None:
-            raise mistake("the group gets neither a role nor a tenant", "write role: viewer, or tenant: NAME")
+            raise mistake("the group has neither a role nor a tenant", "write role: viewer, or tenant: NAME")
         return self
 
 

@@ -20,7 +20,10 @@ def _source(value: str, info: ValidationInfo) -> str:
     if wrong := check_source(value, folder):
         raise mistake(wrong.what, wrong.hint, later=wrong.later)
     if value.startswith("builtin:"):
-        raise mistake(f"{value} proposes nothing", "write a folder as the nodes see it, or hf:ORGANISATION/NAME")
+        raise mistake(
+            f"{value} is not a model that proposes tokens",
+            "write a folder as the nodes see it, or hf:ORGANISATION/NAME",
+        )
     return value
 
 
@@ -39,7 +42,7 @@ class SpeculativeSpec(Section):
     @model_validator(mode="after")
     def _fits_method(self) -> SpeculativeSpec:
         if self.method in _WITH_MODEL and self.model is None:
-            raise mistake(f"{self.method} needs a model that proposes", "write model: hf:ORGANISATION/NAME")
+            raise mistake(f"{self.method} needs a model that proposes tokens", "write model: hf:ORGANISATION/NAME")
         if self.method not in _WITH_MODEL and self.model is not None:
             raise mistake(f"{self.method} takes no model", "leave model out, or write method: draft")
         if self.method != "ngram" and self.lookup is not None:

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from longboat.core.sizes import canonical_size, size_bytes
-from longboat.spec.types.section import Section, mistake
+from longboat.core.sizes import size_bytes
+from longboat.spec.types.section import Section, checked_size, mistake
 
 __all__ = ("PrewarmSpec", "WeightLimitsSpec", "WeightsSpec")
 
@@ -37,10 +37,7 @@ def _region(value: str) -> str:
 
 
 def _size(value: str) -> str:
-    try:
-        return canonical_size(size_bytes(value))
-    except ValueError as error:
-        raise mistake(str(error), 'write it like "500GiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
+    return checked_size(value, "500GiB")
 
 
 def _host(value: str) -> str:

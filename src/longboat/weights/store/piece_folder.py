@@ -19,7 +19,8 @@ from typing import Final
 import msgspec
 
 from longboat.core.errors import ClusterError, TransferError
-from longboat.disk_sync import sync
+from longboat.disk_sync import sync, write_whole
+from longboat.processes import boot_id
 from longboat.weights.pieces.manifest import FileEntry, Manifest, Piece, pieces_of, read_manifest
 from longboat.weights.store.piece_record import PieceRecord, write_at
 
@@ -63,9 +64,10 @@ class PieceFolder:
             if not path.exists() or path.read_bytes() != text:  # a power cut leaves an empty one
                 write_whole(path, text)
             found = cls(folder, manifest)
-            if _text_of(folder / "boot") != _boot_id():
+            boot = boot_id() or "unknown"
+            if _text_of(folder / "boot") != boot:
                 found.recheck()
-                write_whole(folder / "boot", _boot_id().encode())
+                write_whole(folder / "boot", boot.encode())
         except OSError as error:
             raise disk_error(error, folder) from None
         return found
@@ -170,20 +172,6 @@ class PieceFolder:
                 return hashlib.sha256(file.read(piece.length)).digest() == self.record[piece.index]
         except OSError:
             return False
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file so that readers see the old one or the new one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(data)
-    fresh.replace(path)
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"
 
 
 def _text_of(path: Path) -> str:

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from longboat.disk_sync import write_whole
 from longboat.weights.pieces.rate import Progress
-from longboat.weights.store.piece_folder import write_whole
 
 __all__ = ("ProgressFile",)
 

@@ -75,7 +75,6 @@ class _Reader:
 
     engine: str
     flags: Mapping[str, str]  # field of ``PlanRequest`` → flag; "model" too
-    experts: tuple[str, ...]  # flags with which whole experts are divided
     text: Callable[[str, Sequence[str]], str]
     number_in: Callable[[str], int | None]  # text → the whole number that the engine reads in it
     memory: Callable[[Sequence[str], EngineMemory], EngineMemory]
@@ -108,7 +107,7 @@ def request_of(command: str, request: PlanRequest) -> tuple[str, PlanRequest]:
     changed = {field.name: getattr(request, field.name) for field in fields(request)} | {
         "engine": request.engine or reader.engine,
         "quantization": request.quantization or _format(reader, args),
-        "expert_parallel": request.expert_parallel or any(flag in args for flag in reader.experts),
+        "expert_parallel": request.expert_parallel or _is_on(reader, "--enable-expert-parallel", args),
         "kv_bits": given.kv_bits,
         **{name: getattr(request, name) or told[name] for name in NUMBERS},
     }
@@ -187,8 +186,7 @@ def _reader(program: str) -> _Reader:
 
         names = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size"}
         names |= {"data": "--data-parallel-size", "context": "--max-model-len", "model": "--model"}
-        experts = ("--enable-expert-parallel", "--enable_expert_parallel", "-ep")
-        return _of_arguments("vllm", ARGUMENTS, names, memory_of, experts)
+        return _of_arguments("vllm", ARGUMENTS, names, memory_of)
     if program.startswith("sglang"):
         from longboat.engines.sglang.flags import ARGUMENTS as SGLANG
         from longboat.engines.sglang.memory import memory_of as sglang_memory_of
@@ -204,7 +202,6 @@ def _reader(program: str) -> _Reader:
     return _Reader(
         engine="llamacpp",
         flags=names,
-        experts=(),
         text=text_given,
         number_in=whole_number,
         memory=lambda args, _: LlamaCppAdapter().memory(args, "cuda"),
@@ -216,16 +213,9 @@ def _of_arguments(
     arguments: ExtraArguments,
     flags: Mapping[str, str],
     memory: Callable[[Sequence[str], EngineMemory], EngineMemory],
-    experts: tuple[str, ...] = (),
 ) -> _Reader:
-    return _Reader(
-        engine=engine,
-        flags=flags,
-        experts=experts,
-        text=arguments.text,
-        number_in=arguments.number_in,
-        memory=memory,
-    )
+    text, number_in = arguments.text, arguments.number_in
+    return _Reader(engine=engine, flags=flags, text=text, number_in=number_in, memory=memory)
 
 
 def _model(reader: _Reader, args: Sequence[str], program: str) -> str:
@@ -250,11 +240,18 @@ def _from_hub(reader: _Reader, args: Sequence[str]) -> str:
 
 def _adapters(reader: _Reader, args: Sequence[str]) -> AdapterRoom | None:
     """Return the room that vLLM makes for LoRA adapters; its defaults are one of rank 16."""
-    if reader.engine != "vllm" or not any(word.replace("_", "-") == "--enable-lora" for word in args):
+    if not _is_on(reader, "--enable-lora", args):
         return None
     slots = _whole(reader, "--max-loras", args) or 1
     held = _whole(reader, "--max-cpu-loras", args) or slots
     return AdapterRoom(slots=slots, held=held, rank=_whole(reader, "--max-lora-rank", args) or 16)
+
+
+def _is_on(reader: _Reader, flag: str, args: Sequence[str]) -> bool:
+    """Return whether a command of vLLM turns a switch on."""
+    from longboat.engines.vllm.flags import is_on
+
+    return reader.engine == "vllm" and is_on(flag, args)
 
 
 def _number(reader: _Reader, name: str, args: Sequence[str]) -> int:

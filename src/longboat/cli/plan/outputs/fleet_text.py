@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from longboat.cli.plan.outputs.model_files import ModelFiles
-from longboat.core.errors import UserInputError
+from longboat.core.errors import UserInputError, unwritable
 from longboat.planner.memory.engine import engine_traits
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.ranking import Plan
@@ -45,7 +45,7 @@ def write_fleet(path: Path, text: str) -> None:
     except FileExistsError:
         raise UserInputError(f"{path} exists", hint="give another name, or remove it first") from None
     except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error}", hint="give a folder that exists") from None
+        raise unwritable(path, error) from None
 
 
 def _lines(found: SearchResult, group: Forecast, files: ModelFiles) -> Iterator[str]:

@@ -49,7 +49,7 @@ def files_of(
         return ModelFiles(source=source)
     if gguf and not source.endswith(".gguf") and not is_builtin(source):
         raise UserInputError(
-            f"{group.engine} is given one GGUF file, and {source} names none",
+            f"{group.engine} needs one GGUF file, and {source} names none",
             hint="plan the file itself: longboat plan FILE.gguf …, or take --engine vllm",
         )
     if own == stored.quantization or (stored.quantization == "" and own in ("bf16", "fp16")):

@@ -109,12 +109,12 @@ def _rows(planners: Sequence[tuple[str, Planner]], shape: ModelShape) -> list[Ro
 def _planners(request: PlanRequest) -> list[tuple[str, Planner]]:
     """Return a planner for one machine of each kind. Raises UserInputError for what cannot be read."""
     if request.add or request.remove or request.swap:
-        raise UserInputError("--add, --remove and --swap change machines that are there", hint=EXAMPLE)
+        raise UserInputError("--add, --remove and --swap change given machines", hint=EXAMPLE)
     parts = [part.strip() for part in split_parts(request.on.strip()[len(ANY_OF) :], ",") if part.strip()]
     settings = [part for part in parts if "=" in part]
     kinds = [part for part in parts if "=" not in part]
     if not kinds:
-        raise UserInputError(f"{request.on!r} names no kind of machine", hint=EXAMPLE)
+        raise UserInputError(f"{request.on!r} does not name a kind of machine", hint=EXAMPLE)
     return [(kind, planner_for(replace(request, on=", ".join((kind, *settings))))) for kind in kinds]
 
 

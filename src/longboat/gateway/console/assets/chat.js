@@ -115,7 +115,7 @@ export function lane(settings, changed) {
   };
 }
 
-/** In a fleet for showing: a button that kills the engine of a running answer, and a line that says how the answer went on. */
+/** In a demo fleet: a button that kills the engine of a running answer, and a line that says how the answer went on. */
 function killer(shown) {
   if (!session.may_kill) return { offer() {}, heard() {}, ended() {} };
   const said = h("span", { role: "status" });

@@ -7,6 +7,9 @@ from typing import Any
 from longboat.gateway.resume.continuation.choices import DeliveredChoice, DeliveredChoices, line_of, lists_of, texts_of
 from longboat.gateway.resume.continuation.parts import (
     DONE,
+    ENDED_EARLY,
+    FAILED,
+    OTHER_TOOL,
     ContinuationError,
     Event,
     decoded,
@@ -64,7 +67,7 @@ class ChoicesRemainder:
         document = decoded(event.data)
         choices = document.get("choices")
         if "error" in document or not isinstance(choices, list):
-            raise ContinuationError("the engine that was to continue an answer failed")
+            raise ContinuationError(FAILED)
         if not self._new_line and self._old_line != b"data: ":
             self._new_line = b"data: " + line_of(event.data)
         if choices:
@@ -85,12 +88,12 @@ class ChoicesRemainder:
 
     def _done(self, event: Event) -> bytes:
         if self._behind:
-            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
+            raise ContinuationError(ENDED_EARLY)
         return event_bytes(event, DONE, self._delivered)
 
     def _repeated_usage(self) -> bytes:
         if self._behind:
-            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
+            raise ContinuationError(ENDED_EARLY)
         return b""
 
     def _correct(self, usage: _Json, made: tuple[int, ...]) -> None:
@@ -123,7 +126,7 @@ class ChoicesRemainder:
         if progress.caught_up:
             self._behind.discard(index)
         elif ends:
-            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
+            raise ContinuationError(ENDED_EARLY)
         return rest if ends or _says_something(rest) else None
 
 
@@ -158,7 +161,7 @@ def _trimmed_call(call: _Json, delivered: DeliveredChoice, progress: _Progress) 
         return call
     function = dict(call.get("function") or {})
     if function.get("name") is not None and tool.fields.get("name", function["name"]) != function["name"]:
-        raise ContinuationError("the engine that was to continue an answer called another tool")
+        raise ContinuationError(OTHER_TOOL)
     rest, progress.arguments[index] = rest_of_text(
         function.get("arguments") or "", progress.arguments.get(index, 0), tool.arguments
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from longboat.gateway.resume.continuation.parts import (
+    ENDED_EARLY,
+    FAILED,
+    OTHER_TOOL,
     ContinuationError,
     Event,
     decoded,
@@ -134,7 +137,7 @@ class MessageRemainder:
         document = decoded(event.data)
         kind = document.get("type")
         if kind == "error":
-            raise ContinuationError("the engine that was to continue an answer failed")
+            raise ContinuationError(FAILED)
         if kind == "message_start":
             rest = None if self._delivered.started else document
         elif kind in ("message_delta", "message_stop"):
@@ -155,7 +158,7 @@ class MessageRemainder:
         if self._delivered.has_end:
             return document if document["type"] == "message_stop" else None
         if not self.caught_up:
-            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
+            raise ContinuationError(ENDED_EARLY)
         return document
 
     def _block_start(self, document: _Json) -> _Json | None:
@@ -167,7 +170,7 @@ class MessageRemainder:
             self._progress[document["index"]] = _Progress(index, None)
             return {**document, "index": index}
         if block.name != content.get("name"):
-            raise ContinuationError("the engine that was to continue an answer called another tool")
+            raise ContinuationError(OTHER_TOOL)
         self._progress[document["index"]] = _Progress(self._delivered.blocks.index(block), block)
         return None
 
@@ -194,7 +197,7 @@ def _rest_of_delta(document: _Json, progress: _Progress) -> _Json | None:
 def _rest_of_stop(document: _Json, progress: _Progress) -> _Json | None:
     progress.stopped = True
     if not progress.caught_up:
-        raise ContinuationError("the engine that was to continue an answer ended before it caught up")
+        raise ContinuationError(ENDED_EARLY)
     if progress.block is not None and progress.block.stopped:
         return None
     return {**document, "index": progress.index}

@@ -10,9 +10,14 @@ import msgspec
 from longboat.core.errors import EngineError
 
 __all__ = (
+    "DIFFERS",
     "DONE",
+    "ENDED_EARLY",
+    "FAILED",
     "IDS",
+    "OTHER_TOOL",
     "STEPS",
+    "TORN",
     "ContinuationError",
     "Delivered",
     "Event",
@@ -29,6 +34,11 @@ __all__ = (
 )
 
 DONE = b"[DONE]"
+DIFFERS = "the new engine gave a different answer"
+ENDED_EARLY = "the new engine ended before it caught up"
+FAILED = "the new engine failed"
+OTHER_TOOL = "the new engine called another tool"
+TORN = "an engine's journal line is torn"
 IDS = b": ids "
 STEPS = b": steps "
 
@@ -160,7 +170,7 @@ def event_of(raw: bytes) -> Event:
             elif (told := ids_of(line)) is not None:
                 ids.append(told)
     except ValueError as error:
-        raise ContinuationError("an engine's journal line is torn") from error
+        raise ContinuationError(TORN) from error
     return Event(name, data, position, tuple(ids))
 
 
@@ -191,10 +201,10 @@ def rest_of_text(piece: str, seen_bytes: int, delivered: bytes | bytearray) -> t
         return piece, end
     overlap = min(len(raw), len(delivered) - seen_bytes)
     if delivered[seen_bytes : seen_bytes + overlap] != raw[:overlap]:
-        raise ContinuationError("the engine that was to continue an answer gave a different one")
+        raise ContinuationError(DIFFERS)
     if overlap == len(raw):
         return "", end
     try:
         return raw[overlap:].decode("utf-8", "surrogatepass"), end
     except UnicodeDecodeError as error:
-        raise ContinuationError("the engine that was to continue an answer gave a different one") from error
+        raise ContinuationError(DIFFERS) from error

@@ -6,6 +6,9 @@ import re
 from typing import Any
 
 from longboat.gateway.resume.continuation.parts import (
+    ENDED_EARLY,
+    FAILED,
+    OTHER_TOOL,
     ContinuationError,
     Event,
     decoded,
@@ -170,7 +173,7 @@ class ResponseRemainder:
         document = decoded(event.data)
         kind = document["type"]
         if kind in _FAILURES or not kind.startswith("response."):
-            raise ContinuationError("the engine that was to continue an answer failed")
+            raise ContinuationError(FAILED)
         rest = self._rest(kind, document, event.position)
         if rest is None:
             return b""
@@ -202,7 +205,7 @@ class ResponseRemainder:
 
     def _ending(self, document: _Json) -> _Json:
         if not self.caught_up:
-            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
+            raise ContinuationError(ENDED_EARLY)
         response = document["response"]
         response.update(self._delivered.head)
         output = response.get("output") or []
@@ -222,7 +225,7 @@ class ResponseRemainder:
             self._progress[document["output_index"]] = _Progress(index, None)
             return {**document, "output_index": index}
         if known.name != item.get("name"):
-            raise ContinuationError("the engine that was to continue an answer called another tool")
+            raise ContinuationError(OTHER_TOOL)
         for own, first in ((item.get("id"), known.id), (item.get("call_id"), known.call_id)):
             if own is not None and first is not None:
                 self._own_ids[own] = first
@@ -258,7 +261,7 @@ class ResponseRemainder:
         if progress.item is not None and seen < progress.item.marks.get(key, 0):
             return None
         if key[0].endswith(".done") and not progress.has_texts:
-            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
+            raise ContinuationError(ENDED_EARLY)
         return self._placed(document, progress)
 
     def _placed(self, document: _Json, progress: _Progress) -> _Json:
