@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.cli_process import Done
 from engines.test_environment import make_environment
-from longboat.cli.node.commands import show_record
-from longboat.cluster.host.record import ClusterRecord
+from longboat.cli.node.commands import _stay, show_record
+from longboat.cluster.host.record import ClusterRecord, save_record
 from longboat.spec.files.load import load_fleet
 
 Longboat = Callable[..., Done]
@@ -51,6 +54,36 @@ def test_a_head_names_rays_dashboard_only_where_it_has_pages(
     shown = capsys.readouterr().out
     assert ("http://10.0.0.1:8265" in shown) == has_pages
     assert "longboat node start --join 10.0.0.1 --token-file FILE" in shown
+
+
+def test_service_of_a_node_outlives_a_pause_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a process keeps the node is counted in looks: a service that was stopped for a minute had none."""
+    record = ClusterRecord(
+        role="worker",
+        address="",
+        interface="",
+        gcs_address="",
+        run=str(tmp_path),
+        temp_dir="",
+        token_file="",
+        phase="up",
+    ).with_runner(os.getpid())
+    save_record(record)
+    monotonic, pauses = time.monotonic, []
+
+    def pause(_seconds: float) -> None:
+        pauses.append(60.0)
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + sum(pauses))
+        if len(pauses) == 3:
+            save_record(replace(record, phase="stopping"))
+
+    monkeypatch.setattr(time, "sleep", pause)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        _stay(record)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(pauses) == 3
 
 
 def test_engines_of_an_empty_machine(longboat: Longboat) -> None:
