@@ -171,6 +171,7 @@ def _stay(record: ClusterRecord) -> None:
     import signal
     from pathlib import Path
 
+    from longboat.cli.shared.interrupts import no_interrupt
     from longboat.cluster.host.ray_node import stop_node
     from longboat.cluster.host.record import load_record
 
@@ -188,5 +189,6 @@ def _stay(record: ClusterRecord) -> None:
             num_missed = 0 if now.is_kept else num_missed + 1
             time.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
-        stop_node(run, keep_state=True)
+        with no_interrupt():
+            stop_node(run, keep_state=True)
         print("the node is stopped")
