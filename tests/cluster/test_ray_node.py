@@ -186,9 +186,25 @@ def test_token_is_made_once_for_our_eyes_only(run: Path) -> None:
     assert path.read_text() == first
 
 
+def test_token_is_on_the_disk_before_it_is_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = run / "token", []
+
+    def sync(draft: Path) -> None:
+        assert not path.exists()
+        synced.append(draft.read_text())
+
+    monkeypatch.setattr(node_choices, "sync", sync)
+    node_choices._ensure_token(path, may_make=True)
+    assert synced == [path.read_text()]
+    assert list(run.iterdir()) == [path]
+
+
 def test_missing_or_readable_token_is_refused(run: Path) -> None:
     with pytest.raises(UserInputError, match="token is not here"):
         node_choices._ensure_token(run / "none", may_make=False)
+    (run / "empty").touch(mode=0o600)
+    with pytest.raises(UserInputError, match="is empty"):
+        node_choices._ensure_token(run / "empty", may_make=True)
     (run / "open").write_text("x")
     (run / "open").chmod(0o644)
     with pytest.raises(UserInputError, match="others can read"):
