@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.cli_process import Done
 from engines.test_environment import make_environment
-from longboat.cli.node.commands import show_record
-from longboat.cluster.host.record import ClusterRecord
+from longboat.cli.node.commands import _stay, show_record
+from longboat.cluster.host.record import ClusterRecord, save_record
 from longboat.spec.files.load import load_fleet
 
 Longboat = Callable[..., Done]
@@ -51,6 +55,58 @@ def test_a_head_names_rays_dashboard_only_where_it_has_pages(
     shown = capsys.readouterr().out
     assert ("http://10.0.0.1:8265" in shown) == has_pages
     assert "longboat node start --join 10.0.0.1 --token-file FILE" in shown
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[ClusterRecord]:
+    """A node that this process keeps. Its handlers of signals are put back."""
+    record = ClusterRecord(
+        role="worker",
+        address="",
+        interface="",
+        gcs_address="",
+        run=str(tmp_path),
+        temp_dir="",
+        token_file="",
+        phase="up",
+    ).with_runner(os.getpid())
+    save_record(record)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield record
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_service_of_a_node_outlives_a_pause_of_its_own(kept: ClusterRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a process keeps the node is counted in looks: a service that was stopped for a minute had none."""
+    monotonic, pauses = time.monotonic, []
+
+    def pause(_seconds: float) -> None:
+        pauses.append(60.0)
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + sum(pauses))
+        if len(pauses) == 3:
+            save_record(replace(kept, phase="stopping"))
+
+    monkeypatch.setattr(time, "sleep", pause)
+    _stay(kept)
+    assert len(pauses) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_leaves_no_half_of_a_node(
+    kept: ClusterRecord, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    done: list[str] = []
+
+    def stop(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), number)
+        done.append("stopped")
+
+    monkeypatch.setattr("longboat.cluster.host.ray_node.stop_node", stop)
+    monkeypatch.setattr(time, "sleep", lambda _: os.kill(os.getpid(), number))
+    with contextlib.suppress(KeyboardInterrupt):
+        _stay(kept)
+    assert done == ["stopped"]
 
 
 def test_engines_of_an_empty_machine(longboat: Longboat) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,20 @@ async def test_marks_of_the_turn_to_write_reach_the_cluster_through_the_door(
         assert set(store.marks) == {"sign"}
     finally:
         door.close()
+
+
+async def test_commands_that_wait_for_the_head_take_no_thread_of_the_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It needs its threads to start a gateway, also while the head is away."""
+    is_back = threading.Event()
+    monkeypatch.setattr(write_turn, "ray_marks", lambda: is_back.wait(30) and Store())
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    answers = Answers("n", {})
+    asked = [asyncio.ensure_future(answers.mark("get", "writing")) for _ in range(4)]
+    try:
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "started"), 10) == "started"
+    finally:
+        is_back.set()
+    assert await asyncio.gather(*asked) == [None] * 4

@@ -12,6 +12,7 @@ import pytest
 from longboat.cluster.fleet import controller
 from longboat.cluster.fleet.controller import FleetController
 from longboat.cluster.fleet.deployed import ENDING
+from longboat.cluster.fleet.rollouts import Step, StepKind
 from longboat.cluster.fleet.serve_config import controller_document
 from longboat.cluster.protocol.messages import Announcement, GatewayReport, NodeOrder, NodeReport
 from longboat.core.states import Phase, ReplicaState
@@ -76,4 +77,25 @@ async def test_a_replica_hears_how_long_its_start_may_last(
     state = ReplicaState(model=fleet.models[0].name, replica="r", generation=1, phase=Phase.LOADING, url="")
     verdict = await made.announce(Announcement(state=state, slot=0, capacity=None, api_key="k"))
     assert verdict.start_s == start_s
+    await made.end_nodes()
+
+
+async def test_an_update_that_cannot_be_followed_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [Step(kind=StepKind.DONE, model=model, digest="d") for model in ("broken", "whole")]
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def carry_out(step: Step, _dashboard: str) -> None:
+        if step.model == "broken":
+            raise KeyError("its application is gone")
+        loop.call_soon_threadsafe(done.set)
+
+    monkeypatch.setattr(controller, "_alive_nodes", list)
+    monkeypatch.setattr(controller, "ROLL_EVERY_S", 0.01)
+    monkeypatch.setattr(controller, "_carry_out", carry_out)
+    made: Any = FleetController.__new__(FleetController)
+    await made.__init__(lambda _: Daemon(), nothing, nothing, deaf, deaf)
+    monkeypatch.setattr(made._rollouts, "steps", lambda *_: steps)
+    await made.reconfigure({**controller_document(FLEET, dump_fleet(FLEET)), "dashboard": "http://127.0.0.1:9"})
+    await asyncio.wait_for(done.wait(), 20)
     await made.end_nodes()

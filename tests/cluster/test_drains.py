@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from longboat.cli.fleet.drain import _node_named
 from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
+from longboat.core.errors import UserInputError
 from longboat.core.states import Phase, RankState, ReplicaState, ResumeLevel
+from longboat.core.topology import Node
 
 
 def replica(*nodes: str, phase: Phase = Phase.READY) -> ReplicaState:
@@ -52,3 +59,15 @@ def test_drains_are_kept_as_they_are() -> None:
     drains = Drains(replicas=some, nodes=frozenset({"n"}), gateways=frozenset({"g"}), at_once=some)
     assert read_drains(values_with_drains({"fleet": "t"}, drains)) == drains
     assert read_drains({}) == Drains()
+
+
+def test_a_name_of_two_nodes_drains_neither() -> None:
+    """Machines that were made from one image; a node that has just been started again is listed twice for seconds."""
+    nodes = [Node(node_id=f"n{number}", address=f"10.0.0.{number}", hostname="gpu") for number in (1, 2)]
+    nodes.append(Node(node_id="n3", address="10.0.0.2", hostname="gpu"))
+    session: Any = SimpleNamespace(nodes=lambda: nodes)
+    with pytest.raises(UserInputError, match="3 nodes are called 'gpu'") as caught:
+        _node_named(session, "gpu")
+    assert "10.0.0.1 or 10.0.0.2" in caught.value.hint
+    assert _node_named(session, "n3") is nodes[2]
+    assert _node_named(session, "10.0.0.2").address == "10.0.0.2"

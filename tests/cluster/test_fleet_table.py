@@ -68,11 +68,33 @@ def test_a_step_of_the_wall_clock_makes_no_replica_silent_and_keeps_no_dead_one(
     assert fleet.table(NUMBERS).endpoints == before.endpoints
     (state,) = fleet.states_now()
     assert (state.phase, state.announced_at_s) == (Phase.READY, clock.unix_s() - 1.0)
-    clock.now_s += 30.0
+    let_pass(fleet, clock, 30)
     assert fleet.table(NUMBERS).endpoints == ()
     assert [state.phase for state in fleet.states()] == [Phase.SUSPECT]
-    clock.now_s += 100.0
+    let_pass(fleet, clock, 100)
     assert fleet.states_now() == ()
+
+
+def test_a_controller_that_was_stopped_takes_no_replica_for_silent(fleet: FleetTable, clock: Hand) -> None:
+    """It could not hear them; those that are gone are silent from then on."""
+    for _ in range(2):
+        fleet.hear(announcement("a"))
+        fleet.hear(announcement("b", slot=1))
+    let_pass(fleet, clock, 1)
+    clock.now_s += 30.0
+    assert len(fleet.table(NUMBERS).endpoints) == 2
+    assert {state.phase for state in fleet.states()} == {Phase.READY}
+    for _ in range(6):
+        assert not fleet.hear(announcement("a")).stop
+        let_pass(fleet, clock, 1)
+    assert [endpoint.replica for endpoint in fleet.table(NUMBERS).endpoints] == ["a"]
+
+
+def let_pass(fleet: FleetTable, clock: Hand, seconds: int) -> None:
+    """Let time pass, in which the controller looks at its replicas."""
+    for _ in range(seconds):
+        clock.now_s += 1.0
+        fleet.table(NUMBERS)
 
 
 def test_a_table_is_made_again_only_where_something_changed(fleet: FleetTable, changes: list[None]) -> None:
@@ -104,7 +126,7 @@ def test_many_replicas_that_drain_at_once_make_no_table_each(
 def test_a_new_controller_knows_all_replicas_only_after_a_while(fleet: FleetTable, clock: Hand) -> None:
     fleet.hear(announcement("a"))
     assert fleet.is_partial()
-    clock.now_s += AFTER_FIRST_S
+    let_pass(fleet, clock, round(AFTER_FIRST_S))
     assert not fleet.is_partial()
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import http.server
+import sys
 from pathlib import Path
 
 import pytest
 
+from cluster.test_rank_heartbeat import PLAN
 from longboat.cluster.gang import gang as gang_module
 from longboat.cluster.gang import phases as phases_module
 from longboat.cluster.gang import resume_prover as prover_module
+from longboat.cluster.gang.agent import NodeAgent
 from longboat.cluster.gang.resume_prover import ProofMemory
 from longboat.cluster.gang.supervisor import GangRunner
 from longboat.cluster.protocol.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
@@ -19,6 +22,8 @@ from longboat.cluster.protocol.model import EngineSettings, GangIdentity, Served
 from longboat.core.errors import EngineError, UserInputError
 from longboat.core.plan import GangPlan, GangShape, RankResources
 from longboat.core.states import Phase, RankState, ResumeLevel
+from longboat.engines.contract import RankCommand
+from longboat.engines.launch.process import RankProcess, start_rank
 from longboat.engines.registry import adapter_for
 from longboat.engines.resume_proof import ResumeProof, Send
 
@@ -436,3 +441,29 @@ async def test_an_engine_that_cannot_be_tried_serves(engine_port: int, monkeypat
     await announced_level(controller, ResumeLevel.NONE)
     runner.check()
     assert "a defect" in controller.heard[-1].state.resume_detail
+
+
+async def test_a_rank_whose_agent_is_stopped_during_its_start_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that started it is gone with its supervisor's patience, and continues on its node."""
+    monkeypatch.setenv("LONGBOAT_RUN", str(tmp_path))
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    command = RankCommand(argv=(sys.executable, "-c", "import time; time.sleep(600)"), env={})
+    ranks: list[RankProcess] = []
+
+    async def start_slowly(*_: object) -> RankProcess:
+        begun.set()
+        await may_end.wait()
+        ranks.append(await start_rank(command, env_tags={}, log_path=tmp_path / "log", zygote=None))
+        return ranks[0]
+
+    agent = NodeAgent(MODEL, 0)
+    monkeypatch.setattr(agent, "_start_rank", start_slowly)
+    starting = asyncio.create_task(agent.start(PLAN))
+    await begun.wait()
+    await agent.stop(0.0)
+    may_end.set()
+    with pytest.raises(EngineError, match="was stopped while its engine started"):
+        await starting
+    await asyncio.wait_for(ranks[0].wait(), 30)

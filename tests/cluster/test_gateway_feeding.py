@@ -71,6 +71,8 @@ class FakeGateway:
         self.draining = False
 
     async def stop(self) -> None:
+        if self.hangs:
+            raise ClusterError("no answer")
         self.calls.append("stop")
 
     async def ask(self, query: UsageQuery) -> dict[str, Any]:
@@ -246,6 +248,16 @@ async def test_a_gateway_that_is_busy_is_left_alone_and_one_that_hangs_is_ended(
     await node.ensure(order())
     assert process.wait(timeout=30) == -signal.SIGKILL
     assert len(node.starts) == 2
+
+
+async def test_the_end_of_a_fleet_ends_a_gateway_that_hangs(node: Node, process: subprocess.Popen[bytes]) -> None:
+    await node.ensure(order())
+    assert node.gateway is not None
+    node.gateway.pid = process.pid
+    await node.ensure(order())
+    node.gateway.hangs = True
+    await node.stop()
+    assert process.wait(timeout=30) == -signal.SIGKILL
 
 
 async def test_output_of_a_gateway_that_ended_stays_and_is_not_taken_for_that_of_the_next(

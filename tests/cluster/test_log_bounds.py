@@ -81,3 +81,20 @@ def test_the_end_of_a_log_is_read_as_it_is_there(tmp_path: Path, num_lines: int,
     with path.open("a") as log:
         log.write(" and half\n")
     assert read_log(tmp_path, "m", "r", 0, offset, num_lines)[1] == " and half\n"
+
+
+def test_the_oldest_logs_of_rays_processes_go_once_these_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_bounds, "MOST_OF_PROCESSES", 2)
+    logs = tmp_path / "ray" / "session_1" / "logs"
+    (logs / "serve").mkdir(parents=True)
+    (tmp_path / "ray" / "session_latest").symlink_to(tmp_path / "ray" / "session_1")
+    names = ["worker-a.out", "python-core-worker-b.log", "serve/replica_c.log", "worker-d.err", "worker-e.out"]
+    for number, (name, age_s) in enumerate(zip(names, (9000, 8000, 7000, 10, 5), strict=True)):
+        (logs / name).write_text(str(number))
+        os.utime(logs / name, (NOW_S - age_s,) * 2)
+    (logs / "raylet.out").touch()
+    with (logs / names[0]).open():
+        bound_logs(tmp_path, NOW_S)
+    assert sorted(str(path.relative_to(logs)) for path in logs.rglob("*.*")) == sorted(
+        [names[0], "raylet.out", "worker-d.err", "worker-e.out"]
+    )

@@ -11,9 +11,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,18 @@ from free_ports import free_port
 from longboat.cluster.host import choices as node_choices
 from longboat.cluster.host import ray_start
 from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, parse_labels, ray_argv, ray_env
-from longboat.cluster.host.ray_node import NodeRequest, start_local, start_node, stop_node
+from longboat.cluster.host.ray_node import (
+    NodeRequest,
+    start_again,
+    start_local,
+    start_node,
+    stop_node,
+    wait_until_kept,
+)
 from longboat.cluster.host.ray_processes import processes_of_ray
 from longboat.cluster.host.ray_start import NextStart
 from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
-from longboat.cluster.host.resume import keep_or_start
+from longboat.cluster.host.resume import keep_or_start, request_of, resume_node
 from longboat.cluster.host.runner import backoff_s, is_final, last_words
 from longboat.cluster.ray import session
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
@@ -177,9 +186,25 @@ def test_token_is_made_once_for_our_eyes_only(run: Path) -> None:
     assert path.read_text() == first
 
 
+def test_token_is_on_the_disk_before_it_is_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = run / "token", []
+
+    def sync(draft: Path) -> None:
+        assert not path.exists()
+        synced.append(draft.read_text())
+
+    monkeypatch.setattr(node_choices, "sync", sync)
+    node_choices._ensure_token(path, may_make=True)
+    assert synced == [path.read_text()]
+    assert list(run.iterdir()) == [path]
+
+
 def test_missing_or_readable_token_is_refused(run: Path) -> None:
     with pytest.raises(UserInputError, match="token is not here"):
         node_choices._ensure_token(run / "none", may_make=False)
+    (run / "empty").touch(mode=0o600)
+    with pytest.raises(UserInputError, match="is empty"):
+        node_choices._ensure_token(run / "empty", may_make=True)
     (run / "open").write_text("x")
     (run / "open").chmod(0o644)
     with pytest.raises(UserInputError, match="others can read"):
@@ -341,6 +366,88 @@ def test_service_that_is_started_again_ends_what_another_node_left(run: Path, ph
         assert left.wait(timeout=30) is not None
     finally:
         left.kill()
+
+
+def test_service_ends_what_a_node_without_a_record_left(run: Path) -> None:
+    """A full disk may have taken the record: the service would be refused for as long as a process is left."""
+    left = subprocess.Popen(["sleep", "60"], env={**os.environ, NODE_MARK: str(run)})
+    try:
+        with pytest.raises(ClusterError, match="no cluster answers"):
+            keep_or_start(NodeRequest(join=f"127.0.0.1:{free_port()}"), run)
+        assert left.wait(timeout=30) is not None
+    finally:
+        left.kill()
+
+
+def test_node_that_is_resumed_is_still_the_one_that_was_asked_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the service that is started again ends it, with all answers that it streams."""
+    asked = NodeRequest(is_local=True, num_cpus=2.0)
+    _racing(monkeypatch, [], races=0)
+    first = start_node(asked, run)
+    assert resume_node(run).request == first.request == asdict(asked)
+
+
+def test_two_starts_at_a_time_make_one_node(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both had read that the node does not run, as where they waited for the same head."""
+    before = _record(run, gcs_address=f"127.0.0.1:{free_port()}", token_file=str(run / "token"), role="head")
+    before = replace(before, address="127.0.0.1", storage=str(run / "gcs" / "x"), phase="stopped")
+    save_record(before)
+    spawned: list[ClusterRecord] = []
+    waits = threading.Event()
+
+    def spawn(record: ClusterRecord) -> subprocess.Popen[bytes]:
+        spawned.append(record)
+        assert waits.wait(30)
+        save_record(replace(record, phase="up").with_runner(os.getpid()))
+        return subprocess.Popen([sys.executable, "-c", ""])
+
+    monkeypatch.setattr("longboat.cluster.host.ray_node._spawn_runner", spawn)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(start_again, before, request_of(before), lambda _: None)
+        while not spawned:
+            time.sleep(0.01)
+        with pytest.raises(ClusterError, match="another command is starting a node"):
+            start_node(NodeRequest(is_local=True), run)
+        second = pool.submit(start_again, before, request_of(before), lambda _: waits.set())
+        assert first.result(60) == second.result(60)
+    assert len(spawned) == 1
+
+
+def test_start_that_was_stopped_for_a_while_looks_again_before_it_ends_the_node(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-Z, or a machine without memory: the node came up meanwhile."""
+    monkeypatch.setattr("longboat.cluster.host.ray_node._START_DEADLINE_S", 0.0)
+    _racing(monkeypatch, [], races=0)
+    assert start_local(run).phase == "up"
+    save_record(replace(_record(run), phase="up").with_runner(os.getpid()))
+    assert wait_until_kept(run, lambda _: None).phase == "up"
+
+
+def test_runner_begins_once_the_command_has_written_its_record(run: Path) -> None:
+    save_record(_record(run, argv=(sys.executable, "-c", ""), phase="failed"))
+    words = [sys.executable, "-m", "longboat.cluster.host.runner", str(run)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as runner:
+        with pytest.raises(subprocess.TimeoutExpired):
+            runner.wait(1.5)
+        assert not (run / "runner.lock").exists()
+        assert runner.stdin is not None
+        runner.stdin.close()
+        assert runner.wait(30) == 1
+
+
+def test_stop_that_is_cut_off_keeps_what_the_node_was(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_record(_record(run, phase="up"))
+
+    def cut(record: ClusterRecord) -> None:
+        assert record.phase == "stopped"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("longboat.cluster.host.ray_node._keep", cut)
+    with pytest.raises(KeyboardInterrupt):
+        stop_node(run, keep_state=True)
+    left = load_record(run)
+    assert left is not None and left.is_ended
 
 
 def test_stop_without_a_node_says_so(run: Path) -> None:

@@ -109,6 +109,24 @@ def test_a_program_that_uses_the_cluster_outlives_it(writes: Callable[..., int],
     assert os.waitpid(command, os.WNOHANG) == (0, 0)
 
 
+def test_a_program_that_reads_a_log_of_ray_outlives_the_node(tmp_path: Path) -> None:
+    log = tmp_path / "session_1" / "logs" / "gcs_server.out"
+    log.parent.mkdir(parents=True)
+    log.write_text("a line\n")
+    named = ["tail", "-n", "1", "-f", str(log)]
+    reads = "import sys; file = open('gcs_server.out'); print(file.readline(), end='', flush=True); sys.stdin.read()"
+    collector = [sys.executable, "-c", reads]
+    with ExitStack() as stack:
+        for argv in (named, collector):
+            reader = subprocess.Popen(
+                argv, cwd=log.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+            stack.enter_context(reader)
+            stack.callback(reader.kill)
+            assert reader.stdout is not None and reader.stdout.readline() == b"a line\n"
+        assert processes_of_ray(str(tmp_path), os.getsid(0)) == []
+
+
 @contextmanager
 def ray_start(folder: Path, *words: str, has_raylet: bool) -> Iterator[int]:
     """A process with the words of ``ray start``, and its raylet where it has one; yields the former's pid."""

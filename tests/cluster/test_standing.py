@@ -157,7 +157,7 @@ def test_full_disk_ends_no_node_and_its_record_is_written_when_there_is_room(run
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     words = ["prlimit", "--fsize=0:", sys.executable, "-m", "longboat.cluster.host.runner", str(run)]
     with (run / "node.log").open("ab") as output:
-        runner = subprocess.Popen(words, start_new_session=True, stdout=output, stderr=output)
+        runner = subprocess.Popen(words, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     end_s = time.monotonic() + 60.0
 
     def wait_until(is_so: Callable[[], bool]) -> None:

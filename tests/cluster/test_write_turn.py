@@ -204,6 +204,26 @@ def test_a_writer_that_wakes_after_its_turn_writes_nothing(store: Store) -> None
     assert serve.written == [{"of": "no turn"}]
 
 
+def test_a_writer_that_was_stopped_between_its_look_and_its_write_warns(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No look can prevent it: Serve takes any document."""
+    serve, write = Serve(), Serve._call
+    with writing():
+        serve.put({"of": "its own turn"})
+    assert not caplog.records
+
+    def write_late(self: Serve, *args: Any) -> bytes:
+        store.marks["writing"] = b"next"
+        return write(self, *args)
+
+    monkeypatch.setattr(Serve, "_call", write_late)
+    with writing():
+        serve.put({"of": "the old turn"})
+    assert "may be undone" in caplog.text
+    assert store.marks == {"writing": b"next"}
+
+
 def test_a_change_whose_turn_is_over_is_made_again_in_the_next_turn(store: Store) -> None:
     serve, has_slept = Serve(), threading.Event()
 

@@ -101,3 +101,17 @@ def test_the_record_replaces_no_folder(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-s"], input=script_of("folders", variables=given), text=True, timeout=30, check=False)
     assert done.returncode != 0
     assert not list((tmp_path / "manifest.json").iterdir())
+
+
+@pytest.mark.parametrize(("status", "is_removed"), [(0, True), (3, False), (127, True)])
+def test_software_stays_while_processes_of_the_node_do_not_end(status: int, is_removed: bool, tmp_path: Path) -> None:
+    software = tmp_path / "software"
+    for folder in ("bin", "current/bin"):
+        (software / folder).mkdir(parents=True)
+        (software / folder / "longboat").write_text(f"#!/bin/sh\necho 'did not end' >&2\nexit {status}\n")
+        (software / folder / "longboat").chmod(0o755)
+    (software / "manifest.json").write_text("{}")
+    text = script_of("remove", variables={"SOFTWARE": str(software), "FOLDERS": "", "LINGERS": "0"})
+    done = subprocess.run(["/bin/sh", "-s"], input=text, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode == 0) is is_removed is not software.exists()
+    assert "did not end" in done.stderr

@@ -141,9 +141,12 @@ def _replica_named(report: FleetReport, name: str) -> str:
 
 def _node_named(session: Session, name: str) -> Node:
     nodes = session.nodes()
-    for node in nodes:
-        if name in (node.hostname, node.address, node.node_id):
-            return node
+    found = [node for node in nodes if name in (node.hostname, node.address, node.node_id)]
+    if len(addresses := sorted({node.address for node in found})) > 1:
+        hint = f"write the address: {' or '.join(addresses)}"
+        raise UserInputError(f"{len(found)} nodes are called {name!r}", hint=hint)
+    if found:
+        return found[0]
     names = ", ".join(f"{node.hostname} ({node.address})" for node in nodes)
     raise UserInputError(f"there is no node {name!r}", hint=f"nodes: {names}")
 

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ("node_app", "show_record")
 
-_ADOPTION_S = 30.0
+_LOOK_EVERY_S = 0.5
+_ADOPTION_LOOKS = 60
+"""Looks in a row that find no process that keeps the node: another one may have to take it over.
+
+Seconds would say less, because this process may have been stopped itself.
+"""
 
 node_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
 
@@ -168,6 +173,7 @@ def _stay(record: ClusterRecord) -> None:
     import signal
     from pathlib import Path
 
+    from longboat.cli.shared.interrupts import no_interrupt
     from longboat.cluster.host.ray_node import stop_node
     from longboat.cluster.host.record import load_record
 
@@ -177,13 +183,14 @@ def _stay(record: ClusterRecord) -> None:
     signal.signal(signal.SIGTERM, leave)
     run = Path(record.run)
     try:
-        kept_s = time.monotonic()
-        while time.monotonic() - kept_s < _ADOPTION_S:  # another process may have to take the node over
+        num_missed = 0
+        while num_missed < _ADOPTION_LOOKS:
             now = load_record(run)
             if now is None or now.is_ended or now.phase == "failed":
                 return
-            kept_s = time.monotonic() if now.is_kept else kept_s
-            time.sleep(0.5)
+            num_missed = 0 if now.is_kept else num_missed + 1
+            time.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
-        stop_node(run, keep_state=True)
+        with no_interrupt():
+            stop_node(run, keep_state=True)
         print("the node is stopped")

@@ -212,10 +212,15 @@ class FleetController:
             await asyncio.sleep(ROLL_EVERY_S)
             try:
                 wanted = {model: count.wanted for model, count in self._counts.keeper.book.counts.items()}
-                for step in self._rollouts.steps(self._fleet.states(), time.monotonic(), wanted):
-                    await asyncio.to_thread(_carry_out, step, str(self._document["dashboard"]))
+                steps = self._rollouts.steps(self._fleet.states(), time.monotonic(), wanted)
             except Exception as error:  # a task root: the next turn tries again
-                log.warning("an update cannot be followed: %r", error)
+                log.warning("updates cannot be followed: %r", error)
+                continue
+            for step in steps:
+                try:
+                    await asyncio.to_thread(_carry_out, step, str(self._document["dashboard"]))
+                except Exception as error:  # other models' updates do not wait for this one
+                    log.warning("the update of %s cannot be followed: %r", step.model, error)
 
 
 def _carry_out(step: Step, dashboard: str) -> None:

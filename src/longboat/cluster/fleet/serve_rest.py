@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from longboat.cluster.node.write_turn import HeadAwayError, check_turn
+from longboat.cluster.node.write_turn import HeadAwayError, check_turn, warn_if_late
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 
@@ -45,6 +45,7 @@ class ServeRest:
         """
         check_turn()
         self._call("PUT", PATH, document)
+        warn_if_late()
 
     def scale(self, model: str, replicas: int) -> None:
         """Give a model another number of replicas, and change nothing else; a document that is put later keeps it.

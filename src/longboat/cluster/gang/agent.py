@@ -130,7 +130,11 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         run = run_folder()
         self._log = await asyncio.to_thread(log_path, run, plan.model, plan.replica, self._node_rank)
         self._lost = asyncio.get_running_loop().create_future()
-        rank = self._rank = await self._start_rank(plan, run, self._log)
+        rank = await self._start_rank(plan, run, self._log)
+        if self._is_stopped:  # meanwhile: its supervisor counts it as ended
+            rank.close()
+            raise EngineError("the replica was stopped while its engine started")
+        self._rank = rank
         self._phases.log = self._log
         self._renewed_at_s = time.monotonic()  # the lease starts here: the wait for a zygote does not count as silence
         await self._heartbeat.open(rank, plan)

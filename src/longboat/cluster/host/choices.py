@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import random
@@ -18,6 +17,7 @@ from longboat.cluster.host.cluster_token import default_token_file
 from longboat.cluster.host.nic import head_address, route_source
 from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
+from longboat.disk_sync import sync
 from longboat.folders import home_folder, node_folder, private_folder
 
 __all__ = ("DEFAULT_PORT", "NodeRequest", "PortClaims", "decide", "taken_ports", "token_path")
@@ -190,8 +190,12 @@ def _temp_dir(run: Path) -> str:
 
 def _ensure_token(path: Path, *, may_make: bool) -> None:
     if path.exists():
-        if path.stat().st_mode & 0o077:
+        found = path.stat()
+        if found.st_mode & 0o077:
             raise UserInputError(f"others can read the cluster's token in {path}", hint=f"chmod 600 {path}")
+        if not found.st_size:
+            hint = "copy it from another node of the cluster; for a new cluster, remove the file"
+            raise UserInputError(f"the cluster's token is not in its file: {path} is empty", hint=hint)
         return
     if not may_make:
         raise UserInputError(
@@ -199,6 +203,16 @@ def _ensure_token(path: Path, *, may_make: bool) -> None:
             hint="copy it from the head (longboat node start --head said where it is), or give --token-file",
         )
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with contextlib.suppress(FileExistsError), open(os.open(path, flags, 0o600), "w") as file:
-        file.write(secrets.token_hex(32))
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+        sync(draft)  # a power cut could leave an empty file, with which no node starts
+        try:
+            os.link(draft, path)
+        except FileExistsError:  # another start was quicker
+            return
+        except OSError:  # of a file system without links
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

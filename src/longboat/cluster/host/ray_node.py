@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from longboat import __version__
 from longboat.cluster.host.choices import NodeRequest, PortClaims, decide, taken_ports, token_path
@@ -30,6 +31,7 @@ from longboat.cluster.host.record import (
 )
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.engines.launch.keeper_command import keeper_argv
+from longboat.file_lock import FileLock
 from longboat.folders import run_folder
 from longboat.processes import all_pids, boot_id, environment_of
 
@@ -52,6 +54,7 @@ _STOP_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
 _IN_USE = "address already in use"
 _PORT_TRIES = 3
+_LOOK_EVERY_S = 1.0
 ADOPTED_S = 60.0
 """Another runner adopts a node in seconds, where its Ray is left."""
 
@@ -67,37 +70,66 @@ def start_node(
     Raises UserInputError (nothing was started) and ClusterError (with the last words of Ray).
     """
     run = run or run_folder()
-    _refuse_second(run)
-    return _start_on_free_ports(request, run, on_progress)
+    with _one_start(run, on_progress, within_s=0.0):
+        _refuse_second(run)
+        return _start_on_free_ports(request, run, on_progress)
 
 
 def start_again(record: ClusterRecord, request: NodeRequest, on_progress: Callable[[str], None]) -> ClusterRecord:
     """Start the node of ``record`` as it was. Its gateway, where it still runs, is kept; engines that run are ended.
 
+    Where another command has started it meanwhile, that start is waited for.
     Raises UserInputError and ClusterError; the record stays then, so that it can be tried again.
     """
     run = Path(record.run)
-    try:
-        return _start_on_free_ports(request, run, on_progress)
-    except LongboatError as error:
-        save_record(replace(record, phase="stopped", detail=f"the last start failed: {error}"))
-        raise
+    with _one_start(run, on_progress, within_s=_START_DEADLINE_S):
+        if (now := local_cluster(run)) is not None and not now.is_ended:
+            return wait_until_kept(run, on_progress)
+        try:
+            return _start_on_free_ports(request, run, on_progress, record.request)
+        except LongboatError as error:
+            save_record(replace(record, phase="stopped", detail=f"the last start failed: {error}"))
+            raise
 
 
-def _start_on_free_ports(request: NodeRequest, run: Path, on_progress: Callable[[str], None]) -> ClusterRecord:
+@contextlib.contextmanager
+def _one_start(run: Path, on_progress: Callable[[str], None], within_s: float) -> Iterator[None]:
+    """Hold the right to start this node: two starts at a time would end each other's processes.
+
+    Raises ClusterError where another command keeps it for longer than ``within_s``.
+    """
+    begin_s = time.monotonic()
+    while (lock := FileLock.awaited(run / "start.lock", min(within_s, _LOOK_EVERY_S))) is None:
+        waited_s = time.monotonic() - begin_s
+        if waited_s >= within_s:
+            hint = f"run it again once that start is over; its output is in {_log(run)}"
+            raise ClusterError("another command is starting a node on this machine", hint=hint)
+        on_progress(f"another command is starting this node: {waited_s:.0f} s")
+    with lock:
+        yield
+
+
+def _start_on_free_ports(
+    request: NodeRequest, run: Path, on_progress: Callable[[str], None], asked: Mapping[str, Any] | None = None
+) -> ClusterRecord:
+    """asked: what a person asked for, where ``request`` is made from that; None: ``request``"""
     with PortClaims() as claims:  # of all tries: a port that was taken in the first one is not chosen again
-        return _start_on_ports(claims, request, run, on_progress)
+        return _start_on_ports(claims, request, run, on_progress, asked or asdict(request))
 
 
 def _start_on_ports(
-    claims: PortClaims, request: NodeRequest, run: Path, on_progress: Callable[[str], None]
+    claims: PortClaims,
+    request: NodeRequest,
+    run: Path,
+    on_progress: Callable[[str], None],
+    asked: Mapping[str, Any],
 ) -> ClusterRecord:
     left = _PORT_TRIES
     while True:
         options = decide(request, run, claims)
         is_new = not Path(options.storage).exists()
         try:
-            return _start(options, run, request, on_progress)
+            return _start(options, run, request, on_progress, asked)
         except ClusterError as error:
             taken = taken_ports(options)
             if not taken and _IN_USE not in error.message.lower():
@@ -113,7 +145,13 @@ def _start_on_ports(
         on_progress(f"another process took {which}: trying again with others")
 
 
-def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Callable[[str], None]) -> ClusterRecord:
+def _start(
+    options: RayOptions,
+    run: Path,
+    request: NodeRequest,
+    on_progress: Callable[[str], None],
+    asked: Mapping[str, Any],
+) -> ClusterRecord:
     """Start Ray. Raises ClusterError, and leaves nothing, where it does not come up."""
     before = load_record(run)
     record = ClusterRecord(
@@ -127,7 +165,7 @@ def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Ca
         storage=options.storage,
         dashboard=f"{options.address}:{options.ports['dashboard']}" if options.role == "head" else "",
         started_by_up=request.started_by_up,
-        request=asdict(request),
+        request=asked,
         argv=tuple(ray_argv(options)),
         env=ray_env(options),
         session=before.session if before is not None else 0,
@@ -158,7 +196,8 @@ def stop_node(run: Path | None = None, *, keep_state: bool = False) -> bool:
     run = run or run_folder()
     record = load_record(run)
     was_kept = record is not None and record.is_kept
-    killed = _end_all(run, gently=keep_state or (record is not None and record.role == "worker"))
+    gently = keep_state or (record is not None and record.role == "worker")
+    killed = _end_all(run, gently=gently, forgets=not keep_state)
     if record is not None and keep_state:
         _keep(replace(record, phase="stopped", detail="", runner_pid=0))
     elif record is not None:
@@ -178,10 +217,11 @@ def _keep(record: ClusterRecord) -> None:
         ) from error
 
 
-def _end_all(run: Path, *, gently: bool = True) -> list[int]:
+def _end_all(run: Path, *, gently: bool = True, forgets: bool = True) -> list[int]:
     """Leave no process of this node; pids of those that did not end when they were asked to.
 
     gently: Ray gets the time to write what it knows, and a worker's to leave its cluster
+    forgets: the record goes; else it says from now on that the node is being stopped
     """
     record = load_record(run)
     if record is not None:
@@ -190,7 +230,8 @@ def _end_all(run: Path, *, gently: bool = True) -> list[int]:
             _end_runner(record, signal.SIGTERM if gently else signal.SIGKILL)
     killed = end_processes_of_ray(record.temp_dir, record.session) if record is not None else []
     killed += _reap({NODE_MARK: str(run)})
-    forget_record(run)
+    if forgets:
+        forget_record(run)
     return killed
 
 
@@ -212,9 +253,9 @@ def _refuse_second(run: Path) -> None:
         raise ClusterError(f"an earlier node left processes here: {', '.join(map(str, pids[:8]))}", hint=hint)
 
 
-def is_anything_left(record: ClusterRecord) -> bool:
-    """Return whether a process of this node runs, be it kept or not."""
-    return record.is_kept or bool(_marked(record.run))
+def is_anything_left(run: Path) -> bool:
+    """Return whether a process of the node with this run folder runs, be it kept or not."""
+    return local_cluster(run) is not None or bool(_marked(str(run)))
 
 
 def _spawn_runner(record: ClusterRecord) -> subprocess.Popen[bytes]:
@@ -227,19 +268,24 @@ def _spawn_runner(record: ClusterRecord) -> subprocess.Popen[bytes]:
             [sys.executable, "-m", "longboat.cluster.host.runner", record.run],
             env={**env, NODE_MARK: record.run},
             cwd="/",
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-    save_record(record.with_runner(runner.pid))  # at once: another command must not start a second runner
+    assert runner.stdin is not None
+    with runner.stdin:  # the runner begins after it: on a slow disk, this record would take the place of a later one
+        save_record(record.with_runner(runner.pid))
     return runner
 
 
 def wait_until_kept(run: Path, on_progress: Callable[[str], None]) -> ClusterRecord:
     """Wait until a runner that another process started has the node up. Raises ClusterError where it does not."""
     begin_s = kept_s = time.monotonic()
-    while (waited_s := time.monotonic() - begin_s) < _START_DEADLINE_S:
+    is_late = False
+    while not is_late:
+        waited_s = time.monotonic() - begin_s
+        is_late = waited_s > _START_DEADLINE_S  # a look follows: this process itself may have been stopped
         record = load_record(run)
         if record is None or record.phase == "failed":
             raise ClusterError(f"the node did not come up: {record.detail if record else ''}", hint=f"see {_log(run)}")
@@ -257,7 +303,10 @@ def wait_until_kept(run: Path, on_progress: Callable[[str], None]) -> ClusterRec
 
 def _wait_until_up(run: Path, runner: subprocess.Popen[bytes], on_progress: Callable[[str], None]) -> ClusterRecord:
     begin_s = time.monotonic()
-    while (waited_s := time.monotonic() - begin_s) < _START_DEADLINE_S:
+    is_late = False
+    while not is_late:
+        waited_s = time.monotonic() - begin_s
+        is_late = waited_s > _START_DEADLINE_S  # a look follows: this process itself may have been stopped
         record = load_record(run)
         if record is not None and record.phase == "up":
             return record

@@ -21,7 +21,7 @@ def processes_of_ray(temp_dir: str, session: int) -> list[int]:
     """Return raylet, workers, agents and the rest: their command lines name Ray's folder, or they write to it.
 
     session: the (POSIX) session that all of them are in, which the node's runner led when it started them. Programs of
-    users, such as ``longboat up``, write to Ray's folder as well, but are in other sessions.
+    users are in other sessions: ``longboat up`` writes to Ray's folder as well, and collectors of logs read there.
     What Ray's workers start (daemons, gateways, zygotes) inherits none of their files and keeps logs of its own.
     Environment marks cannot be used: Ray's processes write their titles over the environment that /proc shows.
     """
@@ -32,13 +32,22 @@ def processes_of_ray(temp_dir: str, session: int) -> list[int]:
 def _is_of_node(pid: int, prefix: str, session: int) -> bool:
     folder = Path(f"/proc/{pid}")
     try:
-        if prefix.encode() in (folder / "cmdline").read_bytes():
+        is_named = prefix.encode() in (folder / "cmdline").read_bytes()
+        opened = {fd.name: path for fd in (folder / "fd").iterdir() if (path := _target(fd)).startswith(prefix)}
+        if not (is_named or opened):
+            return False
+        if os.getsid(pid) == session > 0:
             return True
-        opened = [path for path in map(_target, (folder / "fd").iterdir()) if path.startswith(prefix)]
-        is_driver = any(_DRIVER_LOG in path for path in opened)
-        return bool(opened) and (not is_driver or os.getsid(pid) == session)
+        is_driver = any(_DRIVER_LOG in path for path in opened.values())
+        return not is_driver and any(_is_writable(folder / "fdinfo" / fd) for fd in opened)
     except OSError:
         return False
+
+
+def _is_writable(info: Path) -> bool:
+    """Return whether an open file can be written to. info: its entry below ``fdinfo``"""
+    flags = next(line for line in info.read_text().splitlines() if line.startswith("flags:"))
+    return int(flags.partition(":")[2], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _target(opened: Path) -> str:

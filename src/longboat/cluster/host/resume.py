@@ -64,12 +64,11 @@ def keep_or_start(
     Raises as ``start_node`` and ``resume_node`` do.
     """
     run = run or run_folder()
-    record = load_record(run)
-    if record is None or not is_anything_left(record):
-        return start_node(request, run, on_progress)
-    if _is_as_asked(record, request) and not record.is_ended:
-        return resume_node(run, on_progress)
-    stop_node(run, keep_state=True)
+    if is_anything_left(run):
+        record = load_record(run)
+        if record is not None and _is_as_asked(record, request) and not record.is_ended:
+            return resume_node(run, on_progress)
+        stop_node(run, keep_state=True)
     return start_node(request, run, on_progress)
 
 

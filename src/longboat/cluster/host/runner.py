@@ -2,7 +2,8 @@
 
 usage: python -m longboat.cluster.host.runner RUN_FOLDER [--adopt]
 
-The node's record says how Ray is started. With ``--adopt`` Ray may run already: its runner was killed.
+The node's record says how Ray is started. The runner reads it once its own input has ended: the command that starts the
+runner writes it until then. With ``--adopt`` Ray may run already, because its runner was killed.
 
 Ray ends a node that was cut off when its link returns, since the cluster has declared it dead. What engines are left on
 the node then belong to no runner: they are ended before the node joins again.
@@ -131,9 +132,12 @@ class _AdoptedRun:
     def end(self, *, gently: bool) -> None:
         """End ``ray start``, where it is left; the caller ends what is left of Ray."""
         pid, end_s = self._ray.starter, time.monotonic() + _GRACE_S
-        while born_ticks(pid) == self._ray.pids[pid] and time.monotonic() < end_s:
+        while born_ticks(pid) == self._ray.pids[pid]:
+            is_gentle = gently and time.monotonic() < end_s
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM if gently else signal.SIGKILL)
+                os.kill(pid, signal.SIGTERM if is_gentle else signal.SIGKILL)
+            if time.monotonic() > end_s + _GRACE_S:
+                return
             time.sleep(_POLL_S)
 
 
@@ -257,6 +261,8 @@ def main() -> int:
     run, adopts = Path(sys.argv[1]), "--adopt" in sys.argv[2:]
     if os.getsid(0) != os.getpid():
         os.setsid()  # Ray's processes are found by their session
+    if not adopts:
+        sys.stdin.buffer.read()
     record = load_record(run)
     if record is None or (adopts and record.is_ended):
         print(f"longboat: there is no node to keep in {run}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from longboat.clock import WALL
 from longboat.cluster.gang.drain_tracker import LeaveRules, Leaving
+from longboat.cluster.members.awake_clock import AwakeClock
 from longboat.cluster.members.drains import Drains, read_drains
 from longboat.cluster.members.membership import Membership, RelayView
 from longboat.cluster.members.relay_book import QUIET_EVERY_S, RelayBook, announce_every_s
@@ -44,8 +45,8 @@ class FleetTable:
         self.members = Membership()
         self.relays = RelayBook()
         self._on_change = on_change
-        self._clock = clock
-        self._hold_off = HoldOff(clock.monotonic_s())
+        self._clock = AwakeClock(clock)
+        self._hold_off = HoldOff(self._clock.monotonic_s())
         self._values: Mapping[str, Any] = {}  # the controller's
         self._drains = Drains()
         self._leaving = Leaving()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from longboat.cluster.protocol.messages import NodeOrder
@@ -18,6 +19,8 @@ FORWARDED = ("ask_gateway", "list_logs", "list_weights", "read_log")
 
 _CONTROLLER_S, _NODE_S = 15.0, 15.0
 _CHANGE_GRACE_S = 45.0  # beyond the client's time, which is in the order; the gateway waits longer
+_THREADS = ThreadPoolExecutor(8, thread_name_prefix="answer")
+"""Threads of questions to Ray's head, which may last long while it is away. The daemon needs its own for its node."""
 _END_NODES_S = 35.0  # a node that does not answer takes the controller 15 s; the command waits 40 s
 
 
@@ -76,7 +79,7 @@ class Answers:
 
     async def _ask_controller(self, method: str, limit_s: float, *args: object) -> Any:
         if self._controller is None:
-            self._controller = asyncio.ensure_future(asyncio.to_thread(_controller))
+            self._controller = asyncio.ensure_future(_in_thread(_controller))
         handle = self._controller
         try:
             async with asyncio.timeout(limit_s):
@@ -90,11 +93,11 @@ class Answers:
         """Return the nodes as Ray lists them."""
         import ray
 
-        return [dict(node) for node in await asyncio.to_thread(ray.nodes)]
+        return [dict(node) for node in await _in_thread(ray.nodes)]
 
     async def mark(self, verb: str, name: str, value: str = "") -> bool | str | None:
         """Add, put, get or remove a mark of the turn to write. Raises ClusterError where the head is away."""
-        return await asyncio.to_thread(_mark, verb, name, value)
+        return await _in_thread(_mark, verb, name, value)
 
     async def gateways(self) -> list[dict[str, str]]:
         """Return each node's gateway, for Prometheus. Raises ClusterError where the controller does not answer."""
@@ -107,8 +110,12 @@ class Answers:
             raise ClusterError(f"nodes are not asked for {method!r} here")
         if node_id == self._node_id:
             return await self._own[method](*args)
-        daemon = await asyncio.to_thread(_daemon, node_id)
+        daemon = await _in_thread(_daemon, node_id)
         return await asyncio.wait_for(getattr(daemon, method).remote(*args), _NODE_S)
+
+
+async def _in_thread(question: Callable[..., Any], *args: object) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, question, *args)
 
 
 def _mark(verb: str, name: str, value: str) -> bool | str | None:

@@ -25,6 +25,7 @@ from longboat.spec.secrets import read_secret
 __all__ = ("GatewayProcess",)
 
 CONTROL_TIMEOUT_S = 3.0
+STOP_S = 10.0
 HANG_S = 10.0
 """A gateway that runs and answers nothing for this long hangs. A busy one answers now and then."""
 
@@ -83,9 +84,7 @@ class GatewayProcess:
         if now_s - self._silent_since_s < HANG_S:
             return False
         self._silent_since_s = None
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(record)
         return True
 
     def _note_pid(self, record: GatewayRecord, state: dict[str, Any]) -> None:
@@ -154,8 +153,10 @@ class GatewayProcess:
             await self._stop(record)
 
     async def _stop(self, record: GatewayRecord) -> None:
-        with contextlib.suppress(OSError, TimeoutError, ClusterError):
-            await asyncio.wait_for(self._control(record).stop(), 10.0)
+        try:
+            await asyncio.wait_for(self._control(record).stop(), STOP_S)
+        except (OSError, TimeoutError, ClusterError):  # it is gone, or hangs, and no daemon finds it without its record
+            _kill(record)
         self._record.delete()
 
     async def _state(self, record: GatewayRecord) -> dict[str, Any] | None:
@@ -194,6 +195,13 @@ class GatewayProcess:
             model_counts=state.get("model_counts", {}),
             problem=trouble if state else "its control socket does not answer",
         )
+
+
+def _kill(record: GatewayRecord) -> None:
+    """End a gateway by force, where its process is still the one of the record."""
+    if record.pid and born_ticks(record.pid) == record.born:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(record.pid, signal.SIGKILL)
 
 
 def _redis_url(settings: GatewaySettings) -> tuple[str | None, LongboatError | None]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from longboat.cluster.host.record import load_record
 from longboat.folders import open_files
 from longboat.telemetry import logger
 
@@ -27,6 +28,9 @@ MOST_BYTES = 4 << 30
 """Most that the logs of all replicas take on a node; see ``surplus``."""
 YOUNG_S = 3600.0
 """Logs that were written to within this time stay, whatever they take."""
+OF_PROCESSES = ("worker-*", "python-core-*", "serve/*")
+"""Files that Ray makes for each worker, and for each command that connects to it."""
+MOST_OF_PROCESSES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ def bound_logs(run: Path, now_s: float) -> None:
             if folder.path.resolve() not in in_use:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 log.info("removed %s: the logs of this node took more than %d bytes", folder.path, MOST_BYTES)
+    _forget_processes(run, now_s)
 
 
 def surplus(folders: Iterable[LogFolder], now_s: float) -> list[LogFolder]:
@@ -65,6 +70,20 @@ def surplus(folders: Iterable[LogFolder], now_s: float) -> list[LogFolder]:
         if room < 0 and now_s - folder.written_s > YOUNG_S:
             removed.append(folder)
     return removed
+
+
+def _forget_processes(run: Path, now_s: float) -> None:
+    """Remove the oldest logs of processes of Ray that ended; Ray itself keeps them all."""
+    record = load_record(run)
+    folder = (Path(record.temp_dir) if record is not None else run / "ray").resolve()
+    sessions = [path for path in folder.glob("session_*") if not path.is_symlink()]
+    found = [path for session in sessions for pattern in OF_PROCESSES for path in session.glob(f"logs/{pattern}")]
+    if len(found) <= MOST_OF_PROCESSES:
+        return
+    in_use = set(open_files())
+    for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-MOST_OF_PROCESSES]:
+        if path not in in_use and now_s - path.stat().st_mtime > YOUNG_S and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def previous_of(path: Path) -> Path:

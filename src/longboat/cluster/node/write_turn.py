@@ -18,7 +18,16 @@ from longboat.cluster.protocol.names import NAMESPACE
 from longboat.core.errors import ClusterError
 from longboat.telemetry import logger
 
-__all__ = ("HeadAwayError", "Marks", "TurnOverError", "check_turn", "ray_marks", "until_written", "writing")
+__all__ = (
+    "HeadAwayError",
+    "Marks",
+    "TurnOverError",
+    "check_turn",
+    "ray_marks",
+    "until_written",
+    "warn_if_late",
+    "writing",
+)
 
 LEASE_S = 15.0
 """A writer that gives no sign of life for this long died."""
@@ -104,6 +113,22 @@ def check_turn() -> None:
     marks, own = turn
     if marks.get(_MARK) != own:
         raise TurnOverError("this command was stopped while it changed the fleet", hint="run the command again")
+
+
+def warn_if_late() -> None:
+    """Warn, after a write, where the thread's turn was over by then: the process was stopped right before the write.
+
+    Another one may have written meanwhile, and what it read back is undone.
+    """
+    try:
+        check_turn()
+    except TurnOverError:
+        log.warning(
+            "this command was stopped right before it changed the fleet: a change that another command made meanwhile "
+            "may be undone; longboat status shows what runs"
+        )
+    except ClusterError:  # the store is away, and the write is done
+        return
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 set -eu
 [ -f "$SOFTWARE/manifest.json" ] || exit 0
 if [ -x "$SOFTWARE/current/bin/longboat" ]; then
-    "$SOFTWARE/bin/longboat" node stop --keep-state >/dev/null 2>&1 || true
+    # 3: processes of the node do not end, and without the software nothing would end them later.
+    "$SOFTWARE/bin/longboat" node stop --keep-state >/dev/null || [ $? != 3 ]
 fi
 printf '%s\n' "$FOLDERS" | while IFS= read -r folder; do
     [ -d "$folder" ] || continue
