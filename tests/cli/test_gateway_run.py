@@ -488,7 +488,9 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monk
         return book
 
     monkeypatch.setattr(standalone, "load_keys", read_and_revoke)
-    wanted = standalone.read_wanted(standalone.AloneOptions(upstreams=("tiny=http://127.0.0.1:1",), keys=keys), salt="s")
+    wanted = standalone.read_wanted(
+        standalone.AloneOptions(upstreams=("tiny=http://127.0.0.1:1",), keys=keys), salt="s"
+    )
     assert wanted.policy.keys == (record,)
     assert wanted.files != {keys: standalone.stamp_of(keys)}, "the next look sees that the file is another one"
 

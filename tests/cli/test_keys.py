@@ -169,6 +169,11 @@ def test_a_file_of_keys_needs_no_cluster(longboat: Run, tmp_path: Path) -> None:
     key = longboat("keys", "create", "--tenant", "anyone", "--file", str(file)).stdout.strip()
     (row,) = json.loads(longboat("keys", "list", "--json", "--file", str(file)).stdout)
     assert key.split("-")[1] == row["key_id"]
+    done = longboat("keys", "revoke", key, "--file", str(file))
+    assert (done.returncode, key in done.stderr) == (2, False)
+    assert f"→ write {row['key_id']} for this one" in done.stderr
+    done = longboat("keys", "revoke", row["key_id"], "--file", f"{file}x")
+    assert (done.returncode, f"there is no key file {file}x" in done.stderr) == (2, True)
     longboat("keys", "revoke", row["key_id"], "--file", str(file))
     assert json.loads(longboat("keys", "list", "--json", "--file", str(file)).stdout) == []
 

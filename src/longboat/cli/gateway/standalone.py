@@ -48,7 +48,8 @@ class AloneOptions:
 class Wanted:
     """A gateway as the files and options want it.
 
-    endpoints: none is ready yet; files: what to watch, each as it was before it was read; fixed: settings that only a new start changes, by their place
+    endpoints: none is ready yet; files: what to watch, each as it was before it was read
+    fixed: settings that only a new start changes, by their place
     """
 
     gateway: GatewaySpec

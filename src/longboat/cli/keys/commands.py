@@ -78,12 +78,9 @@ def list_keys(
     """
     from longboat.cli.shared.cluster_at_hand import connect
     from longboat.cluster.ray.key_changes import read_keys
-    from longboat.core.errors import UserInputError
 
     if file is not None:
-        if not file.exists():
-            hint = f"longboat keys create --file {file} --tenant default makes it"
-            raise UserInputError(f"there is no key file {file}", hint=hint)
+        _check_file(file)
         keys = _book_in(file).keys
     else:
         with connect() as session:
@@ -105,6 +102,8 @@ def revoke(
     """Revoke a key: gateways refuse it once the command returns."""
     from longboat.cluster.ray.key_changes import remove_key, without_key
 
+    if file is not None:
+        _check_file(file)
     _change(file, lambda book: without_key(book, key_id), lambda session: remove_key(session, key_id))
     typer.echo(f"key {key_id} is revoked", err=True)
 
@@ -145,6 +144,15 @@ def _book_in(file: Path) -> KeyBook:
     from longboat.spec.files.keys_file import KeyBook, load_keys, new_salt
 
     return load_keys(file) or KeyBook(salt=new_salt())
+
+
+def _check_file(file: Path) -> None:
+    """Raise UserInputError where there is no key file."""
+    from longboat.core.errors import UserInputError
+
+    if not file.exists():
+        hint = f"longboat keys create --file {file} --tenant default makes it"
+        raise UserInputError(f"there is no key file {file}", hint=hint)
 
 
 def _check_tenant(name: str) -> None:
