@@ -495,6 +495,27 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monk
     assert wanted.files != {keys: standalone.stamp_of(keys)}, "the next look sees that the file is another one"
 
 
+def test_a_changed_secret_of_an_admin_is_taken(
+    engine: Callable[..., Engine], run: Callable[..., Run], tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("first-secret-of-the-admin")
+    admin = {"name": "ops", "role": "operator", "secret_file": str(secret)}
+    upstreams = [{"model": "tiny", "url": engine("one").url}]
+    gateway = run(f"--config={write(tmp_path / 'g.yaml', {'upstreams': upstreams, 'gateway': {'admin': [admin]}})}")
+
+    def status(key: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=DEADLINE_S)
+        with contextlib.closing(connection):
+            connection.request("POST", "/admin/v1/undrain", headers={"authorization": f"Bearer {key}"})
+            return connection.getresponse().status
+
+    assert (status("first-secret-of-the-admin"), status("second-secret-of-the-admin")) == (200, 401)
+    secret.write_text("second-secret-of-the-admin")
+    eventually(lambda: status("second-secret-of-the-admin") == 200, "the new secret opens")
+    assert status("first-secret-of-the-admin") == 401
+
+
 def test_engines_key_comes_from_the_environment(engine: Callable[..., Engine], run: Callable[..., Run]) -> None:
     gateway = run(f"--upstream=tiny={engine('one').url}", "--api-key-env=ENGINE_KEY", ENGINE_KEY="engine-secret")
     assert gateway.by() == "one"

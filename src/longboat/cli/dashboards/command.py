@@ -20,8 +20,7 @@ def dashboards(
         list[str] | None,
         typer.Option(
             "--gateway",
-            help="HOST:PORT of a gateway to scrape, with TLS https://HOST:PORT; repeatable.  "
-            "[default: 127.0.0.1:8000]",
+            help="HOST:PORT of a gateway to scrape, with TLS https://HOST:PORT; repeatable.  [default: 127.0.0.1:8000]",
         ),
     ] = None,
     key_file: Annotated[

@@ -104,6 +104,9 @@ def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os
     spec = _spec(options)
     endpoints = endpoints_of(spec.upstreams, _engine_keys(spec, env))
     gateway = spec.gateway
+    stamps |= {
+        Path(admin.secret_file): stamp_of(Path(admin.secret_file)) for admin in gateway.admin if admin.secret_file
+    }
     book, keys_path = _keys(options, gateway)
     admins = admin_credentials(gateway, env)
     _check_sign_in(gateway)
@@ -117,7 +120,7 @@ def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os
         policy=policy,
         port=port,
         redis_url=_redis_url(gateway, env),
-        files={path: stamp for path, stamp in stamps.items() if path in (options.config, keys_path)},
+        files={path: stamp for path, stamp in stamps.items() if path != options.keys or keys_path},
         fixed=_fixed(gateway, port),
     )
 
