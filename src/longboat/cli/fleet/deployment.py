@@ -155,6 +155,7 @@ def put_fleet(
             values = controller_values(session.apps.all())
             if not ended.get(ENDING):  # an end that this command saw is one that it undoes
                 check_stays(values)
+            wanted.before |= {str(values.get("text", ""))}
             told = with_started(values_since(values, ended), started)
             deployed = session.apps.deployed_models()
             if base is None and not wanted.end_started:
