@@ -37,6 +37,7 @@ __all__ = (
     "keys_path",
     "read_keys",
     "remove_key",
+    "tenants_with_keys",
     "wait_for_gateways",
     "without_key",
 )
@@ -125,6 +126,14 @@ def fleet_key_book(session: KeySession, fleet: str, *, asks_for_keys: bool = Tru
 def read_keys(session: KeySession) -> KeyBook:
     """Return the keys of the running fleet. Raises ClusterError where none is up."""
     return key_book_in(_running_values(session)) or KeyBook()
+
+
+def tenants_with_keys(session: KeySession) -> tuple[str, ...]:
+    """Return the tenants whose keys open the running fleet; none where it asks for no keys."""
+    from longboat.spec.files.load import load_fleet
+    from longboat.spec.policy import tenant_names
+
+    return tenant_names(load_fleet(str(_running_values(session)["text"]), "the running fleet").gateway)
 
 
 def change_keys(session: KeySession, change: Callable[[KeyBook], KeyBook]) -> KeyBook:
