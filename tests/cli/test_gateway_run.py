@@ -23,9 +23,10 @@ import pytest
 
 from cli.cli_process import Done
 from cli.test_import_budget import HEAVY, cost_of
+from longboat.cli.gateway import standalone
 from longboat.cli.gateway.run import GatewayChild
 from longboat.gateway.limits.keys import new_key
-from longboat.spec.files.keys_file import KeyBook, save_keys
+from longboat.spec.files.keys_file import KeyBook, load_keys, save_keys
 
 DEADLINE_S = 30.0
 ENGINE = "--upstream=tiny=http://127.0.0.1:1"
@@ -453,6 +454,66 @@ def test_keys_are_asked_for_and_read_again(
     keys.unlink()
     gateway.says("what was read before stays in use")
     assert gateway.ask(key=second)[0] == 200
+
+
+def test_a_key_is_revoked_although_the_settings_have_a_mistake(
+    engine: Callable[..., Engine], run: Callable[..., Run], tmp_path: Path
+) -> None:
+    first, first_record = new_key("web", now_s=time.time())
+    second, second_record = new_key("web", now_s=time.time())
+    _, lost_record = new_key("wbe", now_s=time.time())
+    settings = {"upstreams": [{"model": "tiny", "url": engine("one").url}], "gateway": {"tenants": [{"name": "web"}]}}
+    keys, path = tmp_path / "keys.json", write(tmp_path / "g.yaml", settings)
+    save_keys(keys, KeyBook(salt="s", keys=(first_record, second_record, lost_record)))
+    gateway = run(f"--config={path}", f"--keys={keys}")
+    gateway.says("for 2 keys\n")
+    gateway.says(f"key {lost_record.key_id} opens nothing: there is no tenant wbe (there is web)")
+    assert gateway.ask(key=first)[0] == 200
+    write(path, {"upstreams": settings["upstreams"], "gateway": {"tenant": []}})
+    gateway.says("what was read before stays in use\n")
+    save_keys(keys, KeyBook(salt="s", keys=(second_record,)))
+    gateway.says("what was read before stays in use; the keys are those that")
+    eventually(lambda: gateway.ask(key=first)[0] == 401, "the revoked key opens nothing")
+    assert gateway.ask(key=second)[0] == 200
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, record = new_key("default", now_s=time.time())
+    keys = tmp_path / "keys.json"
+    save_keys(keys, KeyBook(salt="s", keys=(record,)))
+
+    def read_and_revoke(path: Path) -> KeyBook | None:
+        book = load_keys(path)
+        save_keys(path, KeyBook(salt="s"))
+        return book
+
+    monkeypatch.setattr(standalone, "load_keys", read_and_revoke)
+    wanted = standalone.read_wanted(
+        standalone.AloneOptions(upstreams=("tiny=http://127.0.0.1:1",), keys=keys), salt="s"
+    )
+    assert wanted.policy.keys == (record,)
+    assert wanted.files != {keys: standalone.stamp_of(keys)}, "the next look sees that the file is another one"
+
+
+def test_a_changed_secret_of_an_admin_is_taken(
+    engine: Callable[..., Engine], run: Callable[..., Run], tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("first-secret-of-the-admin")
+    admin = {"name": "ops", "role": "operator", "secret_file": str(secret)}
+    upstreams = [{"model": "tiny", "url": engine("one").url}]
+    gateway = run(f"--config={write(tmp_path / 'g.yaml', {'upstreams': upstreams, 'gateway': {'admin': [admin]}})}")
+
+    def status(key: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=DEADLINE_S)
+        with contextlib.closing(connection):
+            connection.request("POST", "/admin/v1/undrain", headers={"authorization": f"Bearer {key}"})
+            return connection.getresponse().status
+
+    assert (status("first-secret-of-the-admin"), status("second-secret-of-the-admin")) == (200, 401)
+    secret.write_text("second-secret-of-the-admin")
+    eventually(lambda: status("second-secret-of-the-admin") == 200, "the new secret opens")
+    assert status("first-secret-of-the-admin") == 401
 
 
 def test_engines_key_comes_from_the_environment(engine: Callable[..., Engine], run: Callable[..., Run]) -> None:

@@ -23,6 +23,7 @@ from cli.cli_builders import gateway, report
 from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
 from longboat.cli.fleet import down
+from longboat.cli.fleet.deployment import idle_keys
 from longboat.cli.keys.commands import _change
 from longboat.cli.shared import cluster_at_hand
 from longboat.cluster.counts.by_hand import read_holds
@@ -36,7 +37,7 @@ from longboat.cluster.ray import fleet_orders
 from longboat.cluster.ray.adapter_changes import remove_adapter
 from longboat.cluster.ray.count_changes import change_hold
 from longboat.cluster.ray.key_changes import change_keys, fleet_key_book, keys_path, remove_key, wait_for_gateways
-from longboat.core.policy import KeyRecord
+from longboat.core.policy import KeyRecord, TenantPolicy
 from longboat.gateway.limits.keys import new_key
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.keys_file import KeyBook, load_keys, save_keys
@@ -123,9 +124,30 @@ def test_a_key_is_shown_once_and_kept_by_its_digest(longboat: Run, cluster: Clus
 def test_the_list_tells_no_digest(longboat: Run, cluster: Cluster) -> None:
     rows = json.loads(longboat("keys", "list", "--json").stdout)
     assert rows == [
-        {"key_id": "old", "tenant": "batch", "created_s": 0.0, "expires_s": None, "expired": False, "note": ""}
+        {
+            "key_id": "old",
+            "tenant": "batch",
+            "has_tenant": True,
+            "created_s": 0.0,
+            "expires_s": None,
+            "expired": False,
+            "note": "",
+        }
     ]
     assert "batch" in longboat("keys", "list").stdout
+
+
+def test_keys_of_a_tenant_that_left_the_file_are_named(longboat: Run, cluster: Cluster) -> None:
+    values = controller_values(cluster.apps.all())
+    text = str(values["text"]).replace("name: batch", "name: night")
+    cluster.put(document_with(cluster.apps.all(), {**values, "text": text}))
+    assert "batch (not in the fleet file)" in longboat("keys", "list").stdout
+    (row,) = json.loads(longboat("keys", "list", "--json").stdout)
+    assert not row["has_tenant"]
+    policy = policy_of(load_fleet(text, "x").gateway, cluster.book().keys)
+    (line,) = idle_keys(policy)
+    assert line.startswith("~ keys of batch open nothing: the file has no such tenant")
+    assert idle_keys(replace(policy, tenants=(TenantPolicy(name="batch"),))) == []
 
 
 def test_a_revoked_key_is_gone_everywhere(longboat: Run, cluster: Cluster) -> None:
@@ -169,6 +191,11 @@ def test_a_file_of_keys_needs_no_cluster(longboat: Run, tmp_path: Path) -> None:
     key = longboat("keys", "create", "--tenant", "anyone", "--file", str(file)).stdout.strip()
     (row,) = json.loads(longboat("keys", "list", "--json", "--file", str(file)).stdout)
     assert key.split("-")[1] == row["key_id"]
+    done = longboat("keys", "revoke", key, "--file", str(file))
+    assert (done.returncode, key in done.stderr) == (2, False)
+    assert f"→ write {row['key_id']} for this one" in done.stderr
+    done = longboat("keys", "revoke", row["key_id"], "--file", f"{file}x")
+    assert (done.returncode, f"there is no key file {file}x" in done.stderr) == (2, True)
     longboat("keys", "revoke", row["key_id"], "--file", str(file))
     assert json.loads(longboat("keys", "list", "--json", "--file", str(file)).stdout) == []
 

@@ -63,6 +63,15 @@ def test_what_changed_after_up_planned_is_not_undone(kind: str, monkeypatch: pyt
     assert holds(cluster, controller_values(cluster.apps.all()))
 
 
+def test_up_knows_in_whose_place_its_fleet_was_put() -> None:
+    cluster = Cluster()
+    applied, policy = Applied(fleet=FLEET, text=TEXT), current_policy(cluster, FLEET, ())
+    assert applied.goal.before is None
+    running = str(controller_values(cluster.apps.all())["text"])
+    put_fleet(cluster, applied, policy, {"tiny": SHAPE}, {}, {})
+    assert applied.goal.before == {running, ""}
+
+
 def test_up_ends_the_counts_by_hand_that_it_saw() -> None:
     cluster = Cluster()
     pause(cluster)

@@ -78,6 +78,19 @@ def test_a_fleet_that_another_command_changes_meanwhile_is_waited_for_as_it_is_t
     assert fleet.now_s >= 12
 
 
+def test_a_fleet_whose_place_another_takes_before_it_was_seen_is_not_waited_for() -> None:
+    def at(now_s: float) -> FleetReport:
+        found = report(replica(digest="other"), gateways=(gateway(),))
+        count = ModelCount(wanted=1, by="file", since_s=0.0)
+        text = "as it was before" if now_s < 5 else "as another command wrote it"
+        return replace(found, document=text, counts={"a": count})
+
+    fleet = FakeFleet(at)
+    told = wait(fleet, replace(GOAL, digests={"a": "d"}, before=frozenset({"as it was before"}))).splitlines()
+    assert told == ["another command changed the fleet; waiting until that is ready", "a r1 ready"]
+    assert 5 <= fleet.now_s < 30
+
+
 def test_an_update_of_another_command_that_is_taken_back_is_no_ready_fleet() -> None:
     def at(now_s: float) -> FleetReport:
         if now_s < 5:

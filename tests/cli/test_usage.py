@@ -91,7 +91,9 @@ class OneGateway(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         limit = {"kind": "tokens_per_day", "tenant": "a", "used": 15, "left": 15, "limit": 30}
         is_right = self.path == "/admin/v1/usage?days=7" and self.headers["Authorization"] == "Bearer lbk-1"
-        body = json.dumps({"days": [entry(requests=2, cost_nanos=5_000_000)], "limits": [limit], "missing": []})
+        days = [entry(requests=2, cost_nanos=5_000_000)]
+        units = {days[0]["model"]: "EUR"}
+        body = json.dumps({"days": days, "currencies": units, "limits": [limit], "missing": []})
         self.send_response(200 if is_right else 400)
         self.end_headers()
         self.wfile.write(body.encode())
@@ -106,7 +108,8 @@ def test_one_gateway_without_a_fleet_is_asked_by_its_address(
         done = longboat("usage", "--json", "--url", f"http://127.0.0.1:{server.server_port}/v1")
         server.shutdown()
     document = json.loads(done.stdout)
-    assert (document["days"][0]["requests"], document["days"][0]["cost"]) == (2, 0.005)
+    day = document["days"][0]
+    assert (day["requests"], day["cost"], day["currency"]) == (2, 0.005, "EUR")
     assert [limit["left"] for limit in document["limits"]] == [15]
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.cli_process import Done, runner
+from longboat.weights.pieces.manifest import FileEntry, make_manifest
+from longboat.weights.store.store import Store
 
 Run = Callable[..., Done]
 
@@ -37,6 +39,16 @@ def test_weights_are_pulled_listed_checked_and_evicted(run: Run, source: str) ->
     assert "every piece is right" in run("weights", "verify").stdout
     assert run("weights", "evict", source).returncode == 0
     assert json.loads(run("weights", "list", "--json").stdout) == []
+
+
+def test_weights_that_are_not_whole_are_not_called_right(run: Run, tmp_path: Path) -> None:
+    files = (FileEntry(path="model.safetensors", size=7000, version="1"),)
+    manifest = make_manifest("s3://bucket/cut", files)
+    Store(tmp_path / "home").begin(manifest, None)
+    done = run("weights", "verify")
+    assert done.returncode == 0
+    assert "every piece is right" not in done.stdout
+    assert "not whole: 0B of 6.84KiB is here" in done.stdout
 
 
 def test_wrong_bytes_on_the_disk_are_named(run: Run, source: str) -> None:
@@ -68,6 +80,7 @@ def test_a_fleet_file_names_what_to_pull(run: Run, source: str, tmp_path: Path) 
         (("pull", "s3://bucket/m", "--swarm", "h:1", "--address", "127.0.0.1"), "at least 16 characters"),
         (("pull", "s3://key@b/m"), "holds a key"),
         (("pull", "s3://bucket/m", "--endpoint", "minio:9000"), "weights.endpoint"),
+        (("pull", "file:///nowhere/m"), "/nowhere/m does not exist on this machine"),
         (("evict", "s3://bucket/m"), "no weights 's3://bucket/m'"),
         (("verify", "x"), "no weights 'x'"),
     ],

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from longboat.cluster.ray.session import listening_dashboard
+from longboat.cluster.ray.session import listening_dashboard, written_by_dashboard
 from longboat.core.errors import ClusterError
 
 
@@ -30,3 +30,14 @@ def test_a_dashboard_on_another_machines_loopback_is_not_waited_for() -> None:
 def test_a_cluster_without_a_dashboard_is_refused_at_once() -> None:
     with pytest.raises(ClusterError, match="without Ray's dashboard"):
         listening_dashboard(lambda: None, within_s=3600.0)
+
+
+def test_the_address_is_the_one_that_the_dashboard_wrote_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restarted head with its earlier state leaves its earlier address at webui:url."""
+    from ray.experimental import internal_kv
+
+    store = {"webui:url": b"127.0.0.1:1", "dashboard": b"127.0.0.1:2"}
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", lambda key, namespace: store.get(key))
+    assert written_by_dashboard() == "127.0.0.1:2"
+    store.clear()
+    assert written_by_dashboard() is None

@@ -127,6 +127,12 @@ def test_the_command_writes_files_and_keeps_what_was_changed(tmp_path: Path) -> 
     assert (tmp_path / "d/runbooks.md").read_text() == "mine"
     assert run("--gateway", "10.0.0.5:8000", "--force")[0] == 0
     assert "not HOST:PORT" in run("--gateway", "10.0.0.5")[1]
+    assert "not HOST:PORT" in run("--gateway", "https://10.0.0.5/a:8000")[1]
+    assert "'key' is a relative path" in run("--key-file", "key")[1]
+    assert run("--gateway", "10.0.0.5:8000", "--gateway", "https://node1:8000", "--force")[0] == 0
+    (job,) = yaml.safe_load((tmp_path / "d/prometheus.yaml").read_text())["scrape_configs"]
+    secure = {"targets": ["node1:8000"], "labels": {"__scheme__": "https"}}
+    assert job["static_configs"] == [{"targets": ["10.0.0.5:8000"]}, secure]
     assert run("--gateway", "10.0.0.5:8000", "--key-file", "/etc/key", "--discover", "--force")[0] == 0
     gateways, engines = yaml.safe_load((tmp_path / "d/prometheus.yaml").read_text())["scrape_configs"]
     assert gateways["http_sd_configs"][0]["url"].startswith("http://10.0.0.5:8000/admin/v1/prometheus-targets")

@@ -36,10 +36,10 @@ class Collected:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def export(self, finished: Sequence[FinishedSpan]) -> bool:
+    def export(self, finished: Sequence[FinishedSpan]) -> str:
         self.go_on.wait(DEADLINE_S)
         self.finished.extend(finished)
-        return self.works
+        return "" if self.works else "it is tired"
 
     def shutdown(self) -> None:
         self.go_on.set()
@@ -139,7 +139,7 @@ def test_spans_that_nobody_takes_are_counted(caplog: pytest.LogCaptureFixture) -
         some.finish(some.start(None), record())
     some.close(DEADLINE_S)
     assert (some.num_exported, some.num_dropped) == (0, 3)
-    assert caplog.text.count("does not accept traces") == 1
+    assert caplog.text.count("does not accept traces (it is tired)") == 1
 
 
 def test_tracing_needs_no_opentelemetry() -> None:
@@ -248,6 +248,18 @@ def test_collector_that_is_busy_is_asked_again(collector: Collector, statuses: l
     real.close(DEADLINE_S)
     assert (real.num_exported, real.num_dropped) == (exported, 1 - exported)
     assert len(collector.requests) == len(statuses) + exported
+
+
+@pytest.mark.parametrize(("status", "why"), [(401, "it answers 401"), (0, "Connection refused")])
+def test_why_a_collector_takes_no_spans_is_told(
+    collector: Collector, caplog: pytest.LogCaptureFixture, status: int, why: str
+) -> None:
+    collector.statuses.append(status)
+    url = f"http://127.0.0.1:{collector.server_port}/v1/traces" if status else "http://127.0.0.1:1/v1/traces?key=secret"
+    real = Tracer(url)
+    real.finish(real.start(None), record())
+    real.close(DEADLINE_S)
+    assert f"{url.partition('?')[0]} does not accept traces ({why})" in caplog.text
 
 
 def test_a_redirect_takes_neither_spans_nor_headers_elsewhere(

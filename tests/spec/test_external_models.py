@@ -62,7 +62,7 @@ def test_change_of_an_external_model_is_seen() -> None:
 MISTAKES = {
     "no scheme": ("urls: [api.example.com/v1]", "urls[0]", "not an address", "https://api.example.com/v1"),
     "a password": ("urls: ['https://u:p@h/v1']", "urls[0]", "holds a password", "api_key_env"),
-    "a query": ("urls: ['https://h/v1?a=b']", "urls[0]", "more than a path", "write https://h/v1"),
+    "a query": ("urls: ['https://h/v1?a=b']", "urls[0]", "a query or a fragment", "write https://h/v1, and"),
     "twice": ("urls: [https://h, https://h/]", "urls", "twice", "keep one"),
     "no address": ("urls: []", "urls", "there is no address", "https://api.example.com/v1"),
     "a key": ("urls: [https://h], api_key: sk-1", "api_key", "no field", "api_key_env: NAME"),

@@ -144,6 +144,12 @@ MISTAKES = {
         "write x-a",
     ),
     "log size without a unit": ("logs: {max_bytes: '5'}", "gateway.logs.max_bytes", "not an amount", "100MiB"),
+    "collector with a password": (
+        "tracing: {endpoint: 'http://u:p@a:4318'}",
+        "gateway.tracing.endpoint",
+        "address holds a password",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+    ),
     "collector that is no address": ("tracing: {endpoint: 'a:4318'}", "gateway.tracing.endpoint", "not http", "4318"),
     "Redis twice": ("redis: {url: 'redis://h', url_env: U}", "gateway.redis", "one of url", "redis://HOST"),
     "Redis with a password in the file": (

@@ -302,6 +302,12 @@ MISTAKES = {
         "no field 'url'",
         "longboat gateway run --upstream",
     ),
+    "file of a gateway alone": (
+        "models: [builtin:tiny]\nupstreams: [{model: a, url: 'http://h:1'}]",
+        "upstreams",
+        "no field 'upstreams'",
+        "longboat gateway run --config",
+    ),
     "task of a model": (
         "models: [{source: builtin:tiny, task: embedding}]",
         "models[0].task",

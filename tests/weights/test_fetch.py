@@ -463,3 +463,11 @@ def test_one_gguf_file_is_a_model(storage: RangeServer, node: MakeNode) -> None:
         "q-00002-of-00002.gguf",
     ]
     held.release()
+
+
+def test_a_server_that_sends_whole_files_only_is_named_at_once(storage: RangeServer, node: MakeNode) -> None:
+    storage.put("config.json", b"{}")
+    storage.knows_ranges = False
+    with pytest.raises(RefusedError, match="ignores the header Range") as raised:
+        node("one").hold(storage.source)
+    assert "nginx" in raised.value.hint

@@ -9,6 +9,8 @@ from longboat.weights.sources.storage_errors import RefusedError, translated
 
 LOST = "Generic S3 error: Error performing GET {} in 1.2s, after 3 retries, max_retries: 3 - HTTP error: error sending"
 
+STATUS = "Generic S3 error: Error performing {} {} in 2ms - Server returned non-2xx status code: {}: denied"
+
 
 @pytest.mark.parametrize(
     "text",
@@ -29,6 +31,8 @@ def test_a_name_with_token_in_it_is_no_missing_key(text: str) -> None:
     [
         LOST.format("http://169.254.169.254/latest/api/token"),
         LOST.format("http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"),
+        STATUS.format("PUT", "http://169.254.169.254/latest/api/token", "403 Forbidden"),
+        STATUS.format("GET", "http://169.254.169.254/latest/meta-data/iam/security-credentials/", "404 Not Found"),
         "Generic S3 error: Failed to read token file '/nonexistent': No such file or directory (os error 2)",
         "Generic S3 error: the credential provider was not enabled",
     ],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from longboat.core.external import ExternalModel, Overflow, Price
 from longboat.core.media import MediaRules
@@ -242,6 +243,11 @@ class Policy:
         """The price of each model that has one, external models included."""
         outside = {model.name: model.price for model in self.external if model.price is not None}
         return {**outside, **self.prices}
+
+    def currencies_of(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+        """Return the currency of each model that cost money. rows: of the usage"""
+        used = {row["model"] for row in rows if row.get("cost_nanos")}
+        return {name: price.currency for name, price in self.all_prices.items() if name in used}
 
     @property
     def currency(self) -> str:

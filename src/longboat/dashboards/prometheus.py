@@ -12,6 +12,7 @@ JOB = "longboat"
 """The job's name in Prometheus; the alert for a gateway that is down uses it."""
 
 ENGINES_JOB = "longboat-engines"
+TLS = "https://"
 
 
 def rules() -> dict[str, Any]:
@@ -22,13 +23,13 @@ def rules() -> dict[str, Any]:
 def scrape_settings(gateways: tuple[str, ...], *, key_file: str = "", discover: bool = False) -> dict[str, Any]:
     """Return a small configuration of Prometheus.
 
-    gateways: HOST:PORT of each gateway; URLs of gateways where ``discover``
+    gateways: HOST:PORT of each gateway, with https:// before it where the gateway has TLS
     key_file: a file with an admin key; empty where the gateways ask for none
     discover: Prometheus asks these gateways for the others, and for the engines
     """
     key = {"authorization": {"type": "Bearer", "credentials_file": key_file}} if key_file else {}
     if not discover:
-        jobs: list[dict[str, Any]] = [{"job_name": JOB, "static_configs": [{"targets": list(gateways)}], **key}]
+        jobs: list[dict[str, Any]] = [{"job_name": JOB, "static_configs": _targets(gateways), **key}]
     else:
         jobs = [
             {"job_name": JOB, "http_sd_configs": _sources(gateways, "gateways", key), **key},
@@ -39,6 +40,14 @@ def scrape_settings(gateways: tuple[str, ...], *, key_file: str = "", discover: 
         "rule_files": ["longboat-alerts.yaml"],
         "scrape_configs": jobs,
     }
+
+
+def _targets(gateways: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the groups of targets: those with TLS name it by a label, as a target is an address without a scheme."""
+    plain = [gateway.removeprefix("http://") for gateway in gateways if not gateway.startswith(TLS)]
+    secure = [gateway.removeprefix(TLS) for gateway in gateways if gateway.startswith(TLS)]
+    groups: list[dict[str, Any]] = [{"targets": plain}] if plain else []
+    return [*groups, {"targets": secure, "labels": {"__scheme__": "https"}}] if secure else groups
 
 
 def _sources(gateways: tuple[str, ...], kind: str, key: dict[str, Any]) -> list[dict[str, Any]]:

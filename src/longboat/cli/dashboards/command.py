@@ -18,7 +18,10 @@ def dashboards(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; it is created if it is missing.")],
     gateways: Annotated[
         list[str] | None,
-        typer.Option("--gateway", help="HOST:PORT of a gateway to scrape; repeatable.  [default: 127.0.0.1:8000]"),
+        typer.Option(
+            "--gateway",
+            help="HOST:PORT of a gateway to scrape, with TLS https://HOST:PORT; repeatable.  [default: 127.0.0.1:8000]",
+        ),
     ] = None,
     key_file: Annotated[
         str, typer.Option("--key-file", help="File with an admin key, as Prometheus will find it.")
@@ -38,6 +41,9 @@ def dashboards(
 
     for gateway in gateways or ():
         _check_address(gateway)
+    if key_file and not Path(key_file).is_absolute():
+        hint = f"write --key-file {Path(key_file).absolute()}, or where Prometheus finds it"
+        raise UserInputError(f"--key-file: {key_file!r} is a relative path", hint=hint)
     files = all_files(tuple(gateways or ("127.0.0.1:8000",)), key_file=key_file, discover=discover)
     try:
         _write(folder, files, force=force)
@@ -52,7 +58,8 @@ def _write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
     """Write the files. Raises UserInputError where one was changed, OSError."""
     if (changed := [name for name, text in files.items() if _differs(folder / name, text)]) and not force:
         raise UserInputError(
-            f"{folder / changed[0]} was changed", hint="write to another folder, or add --force to write over it"
+            f"{folder / changed[0]} was changed, or written with other options",
+            hint="write to another folder, or add --force to write over it",
         )
     for name, text in files.items():
         path = folder / name
@@ -65,6 +72,16 @@ def _differs(path: Path, text: str) -> bool:
 
 
 def _check_address(gateway: str) -> None:
-    host, colon, port = gateway.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise UserInputError(f"--gateway: {gateway!r} is not HOST:PORT", hint="write 10.0.0.5:8000 or [fd00::5]:8000")
+    host, colon, port = gateway.removeprefix("https://").removeprefix("http://").rpartition(":")
+    if not (
+        host
+        and not set("/@?#") & set(host)
+        and colon
+        and port.isascii()
+        and port.isdecimal()
+        and 0 < int(port) < 1 << 16
+    ):
+        raise UserInputError(
+            f"--gateway: {gateway!r} is not HOST:PORT",
+            hint="write 10.0.0.5:8000 or [fd00::5]:8000, with TLS https://10.0.0.5:8000",
+        )

@@ -27,6 +27,7 @@ class Applied:
     plan: how the numbers were found; planned: what the controller gets of it
     replan, force, end_started: the options of ``up``
     changes: from what ran before, in lines
+    before: texts of the fleets in whose place this one was put
     asleep: models that run on as they are, and may have no replica now
     """
 
@@ -45,6 +46,7 @@ class Applied:
     added: tuple[str, ...] = ()
     action: Action = "unchanged"
     changes: tuple[str, ...] = ()
+    before: frozenset[str] = frozenset()
     asleep: frozenset[str] = frozenset()
     digests: dict[str, str] = field(default_factory=dict)
     shapes: Mapping[str, GangShape] = field(default_factory=dict)
@@ -67,4 +69,10 @@ class Applied:
     @property
     def goal(self) -> Goal:
         wanted = {m.name: 0 if m.name in self.asleep else m.num_replicas for m in self.fleet.models}
-        return Goal(document=self.text, wanted=wanted, digests=self.digests, outlives_failure=not self.started_fleet)
+        return Goal(
+            document=self.text,
+            wanted=wanted,
+            digests=self.digests,
+            outlives_failure=not self.started_fleet,
+            before=self.before | {""} if self.before else None,
+        )

@@ -40,7 +40,7 @@ from longboat.spec.policy import policy_of
 from longboat.spec.types.fleet import Fleet
 from longboat.spec.types.replicas import ReplicasSpec
 
-__all__ = ("current_policy", "deploy", "put_fleet")
+__all__ = ("current_policy", "deploy", "idle_keys", "put_fleet")
 
 
 def deploy(session: Session, applied: Applied, console: Console) -> None:
@@ -67,7 +67,7 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
         return
-    for line in (*_ended_holds(holds, applied.fleet), *started_lines(told, applied.fleet)):
+    for line in (*_ended_holds(holds, applied.fleet), *started_lines(told, applied.fleet), *idle_keys(policy)):
         console.print(line, highlight=False)
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
@@ -88,6 +88,13 @@ def _ended_holds(holds: Mapping[str, Hold], fleet: Fleet) -> list[str]:
     return [
         f"~ {name}: {what[name]} by {hold.by} ends; the file decides" for name, hold in holds.items() if name in names
     ]
+
+
+def idle_keys(policy: Policy) -> list[str]:
+    """Say which keys open nothing, because the file names no such tenant."""
+    names = {tenant.name for tenant in policy.tenants}
+    idle = sorted({key.tenant for key in policy.keys if key.tenant not in names}) if policy.auth == "keys" else []
+    return [f"~ keys of {name} open nothing: the file has no such tenant; longboat keys list" for name in idle]
 
 
 def _may_sleep(change: FleetDiff | None, fleet: Fleet) -> frozenset[str]:
@@ -155,6 +162,7 @@ def put_fleet(
             values = controller_values(session.apps.all())
             if not ended.get(ENDING):  # an end that this command saw is one that it undoes
                 check_stays(values)
+            wanted.before |= {str(values.get("text", ""))}
             told = with_started(values_since(values, ended), started)
             deployed = session.apps.deployed_models()
             if base is None and not wanted.end_started:

@@ -35,6 +35,7 @@ class Goal:
     """What has to be true in the end.
 
     document: the fleet's text that the controller must have
+    before: texts that the controller may show until then; None: any. Another text is that of another command
     wanted: model → replicas; digests: model → what its replicas must have been started with to count as ready;
     where a model has none, any will do
     outlives_failure: whether the fleet, or what was there before, goes on running when this does not come true
@@ -48,10 +49,17 @@ class Goal:
     outlives_failure: bool = False
     remedy: str = "fix the cause and run longboat up again"
     started: str = ""
+    before: frozenset[str] | None = None
 
     def is_of(self, report: FleetReport) -> bool:
         """Return whether the controller has what is waited for."""
         return bool(self.started) or report.document == self.document
+
+    def is_lost(self, report: FleetReport, *, seen: bool) -> bool:
+        """Return whether another command's fleet took the place of this one. seen: the controller had this one"""
+        if self.is_of(report):
+            return False
+        return seen or (self.before is not None and report.document not in self.before)
 
     def changed_by(self, report: FleetReport) -> Goal:
         """Return the goal after another command changed the fleet: its models that are still there, as they are now."""
@@ -133,7 +141,7 @@ def wait_ready(
     with Live(console=console, refresh_per_second=5, transient=not console.is_terminal) as live:
         while True:
             report = fleet.try_report()
-            if report is not None and seen and not goal.is_of(report):
+            if report is not None and goal.is_lost(report, seen=seen):
                 console.print("another command changed the fleet; waiting until that is ready", highlight=False)
                 goal = goal.changed_by(report)
                 watch = Watch(goal)

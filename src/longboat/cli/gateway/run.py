@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from longboat.cli.gateway.feed import GatewayFeed
-from longboat.cli.gateway.standalone import AloneOptions, Wanted, read_wanted
+from longboat.cli.gateway.standalone import (
+    AloneOptions,
+    Wanted,
+    notes_of_keys,
+    read_wanted,
+    stamp_of,
+    with_new_keys,
+)
 from longboat.cli.gateway.upstream_watch import UpstreamWatch, Watched
 from longboat.cli.shared.error_text import print_error, unexpected
 from longboat.core.errors import ClusterError, EngineError, LongboatError, UserInputError
@@ -34,8 +41,6 @@ LINE_BYTES = 1 << 20
 FILES_EVERY_S = 1.0
 PUSH_AGAIN_S = 0.5
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-Stamps = tuple[tuple[int, ...], ...]
 
 
 def run_alone(options: AloneOptions) -> None:
@@ -140,7 +145,7 @@ class AloneGateway:
         self._token = secrets.token_urlsafe(24)
         self._control = GatewayControl(self._socket, self._token)
         self._watch = UpstreamWatch(self._changed)
-        self._stamps = _stamps(wanted)
+        self._stamps = wanted.files
         self._feed = GatewayFeed(self._control, wanted.policy, wanted.models)
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -229,7 +234,8 @@ class AloneGateway:
     async def _read_forever(self) -> None:
         while True:
             await asyncio.sleep(FILES_EVERY_S)
-            if (stamps := _stamps(self._wanted)) != self._stamps:
+            stamps = {path: stamp_of(path) for path in self._wanted.files}
+            if stamps != self._stamps:
                 self._stamps = stamps
                 self._read_again()
 
@@ -238,16 +244,28 @@ class AloneGateway:
             wanted = read_wanted(self._options, salt=self._salt)
         except Exception as error:  # no mistake in a file, also one of its checks, ends a gateway that serves
             _complain(error if isinstance(error, LongboatError) else unexpected(error))
-            _say("what was read before stays in use", file=sys.stderr)
+            self._read_keys_again()
             return
         before, self._wanted = self._wanted, wanted
-        self._stamps = _stamps(wanted)
+        self._stamps = wanted.files
         later = [name for name, value in wanted.fixed.items() if value != before.fixed[name]]
         _say(f"{time.strftime('%H:%M:%S')} read {', '.join(map(str, wanted.files))} again")
         if later:
             _say(f"{', '.join(later)}: changed; start the gateway again for it", file=sys.stderr)
+        _say_notes(wanted, notes_of_keys(before))
         self._watch.change(wanted.endpoints, wanted.health)
         self._news.set()
+
+    def _read_keys_again(self) -> None:
+        """Follow the file of keys although the settings have a mistake: a revoked key must open nothing."""
+        keys = self._wanted.policy.keys
+        with suppress(UserInputError):  # also this file has a mistake
+            self._wanted = with_new_keys(self._wanted, self._options)
+            self._news.set()
+        except_keys = (
+            "" if self._wanted.policy.keys == keys else f"; the keys are those that {self._options.keys} has now"
+        )
+        _say(f"what was read before stays in use{except_keys}", file=sys.stderr)
 
     # what people see
 
@@ -256,6 +274,7 @@ class AloneGateway:
         scheme = "https" if wanted.gateway.tls else "http"
         host = f"[{wanted.gateway.host}]" if ":" in wanted.gateway.host else wanted.gateway.host
         _say(f"{scheme}://{host}:{port}/v1  {_who(wanted)}")
+        _say_notes(wanted)
         rows = [("MODEL", "REPLICA", "STATE", "ENGINE")]
         rows += [(w.endpoint.model, w.endpoint.replica, w.state, _address(w)) for w in self._watch.watched]
         rows += [(m.name, f"{len(m.urls)} URLs", "external", m.urls[0]) for m in wanted.policy.external]
@@ -266,7 +285,7 @@ class AloneGateway:
 
 def _who(wanted: Wanted) -> str:
     if not wanted.is_open:
-        num = len(wanted.policy.keys)
+        num = len(wanted.policy.keys) - len(notes_of_keys(wanted))
         return f"for {num} key{'' if num == 1 else 's'}"
     if is_loopback(wanted.gateway.host):
         return "for every user of this machine: no keys are required (--keys FILE requires them)"
@@ -280,6 +299,12 @@ def _address(engine: Watched) -> str:
 def _line(engine: Watched) -> str:
     name = f"{engine.endpoint.model} {engine.endpoint.replica}"
     return f"{name} is {engine.state}: {_address(engine)}"
+
+
+def _say_notes(wanted: Wanted, before: tuple[str, ...] = ()) -> None:
+    for note in notes_of_keys(wanted):
+        if note not in before:
+            _say(note, file=sys.stderr)
 
 
 def _say(text: str, *, file: Any = None) -> None:
@@ -298,15 +323,3 @@ def _on_signals(stop: Any) -> None:
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stop)
-
-
-def _stamps(wanted: Wanted) -> Stamps:
-    return tuple(_stamp(path) for path in wanted.files)
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return ()
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size

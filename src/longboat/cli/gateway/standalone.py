@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from longboat.core.errors import Problem, UserInputError
@@ -21,11 +21,13 @@ from longboat.spec.text.yaml_text import Plain
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.section import host_name, is_loopback
 
-__all__ = ("AloneOptions", "Wanted", "read_wanted")
+__all__ = ("AloneOptions", "Stamp", "Wanted", "notes_of_keys", "read_wanted", "stamp_of", "with_new_keys")
 
 COMMAND = "longboat gateway run"
 OVERRIDES = ("host", "port", "processes", "auth")
 MIN_LOG_BYTES = 4096
+Stamp = tuple[int, ...]
+"""What changes with a file; empty where the file is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ class AloneOptions:
 class Wanted:
     """A gateway as the files and options want it.
 
-    endpoints: none is ready yet; files: what to watch; fixed: settings that only a new start changes, by their place
+    endpoints: none is ready yet; files: what to watch, each as it was before it was read
+    fixed: settings that only a new start changes, by their place
     """
 
     gateway: GatewaySpec
@@ -56,7 +59,7 @@ class Wanted:
     policy: Policy
     port: int
     redis_url: str | None = field(repr=False)
-    files: tuple[Path, ...]
+    files: Mapping[Path, Stamp]
     fixed: Mapping[str, object] = field(repr=False)
 
     @property
@@ -97,9 +100,13 @@ def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os
 
     Raises UserInputError with every mistake, each with its place.
     """
+    stamps = {path: stamp_of(path) for path in (options.config, options.keys) if path is not None}
     spec = _spec(options)
     endpoints = endpoints_of(spec.upstreams, _engine_keys(spec, env))
     gateway = spec.gateway
+    stamps |= {
+        Path(admin.secret_file): stamp_of(Path(admin.secret_file)) for admin in gateway.admin if admin.secret_file
+    }
     book, keys_path = _keys(options, gateway)
     admins = admin_credentials(gateway, env)
     _check_sign_in(gateway)
@@ -113,9 +120,32 @@ def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os
         policy=policy,
         port=port,
         redis_url=_redis_url(gateway, env),
-        files=tuple(path for path in (options.config, keys_path) if path is not None),
+        files={path: stamp for path, stamp in stamps.items() if path != options.keys or keys_path},
         fixed=_fixed(gateway, port),
     )
+
+
+def with_new_keys(wanted: Wanted, options: AloneOptions) -> Wanted:
+    """Return the same settings with the keys that their file has now. Raises UserInputError if it cannot be read."""
+    book, _ = _keys(options, wanted.gateway)
+    return replace(wanted, policy=replace(wanted.policy, keys=book.keys))
+
+
+def notes_of_keys(wanted: Wanted) -> tuple[str, ...]:
+    """Return a line for each key that opens nothing, because the settings name no such tenant."""
+    names = tenant_names(wanted.gateway)
+    known = ", ".join(names)
+    idle = (key for key in wanted.policy.keys if key.tenant not in names)
+    return tuple(f"key {key.key_id} opens nothing: there is no tenant {key.tenant} (there is {known})" for key in idle)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return what changes when a file does."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 
 def _spec(options: AloneOptions) -> AloneSpec:

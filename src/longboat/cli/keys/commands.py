@@ -77,18 +77,16 @@ def list_keys(
     The keys themselves are never shown.
     """
     from longboat.cli.shared.cluster_at_hand import connect
-    from longboat.cluster.ray.key_changes import read_keys
-    from longboat.core.errors import UserInputError
+    from longboat.cluster.ray.key_changes import read_keys, tenants_with_keys
 
+    tenants: tuple[str, ...] = ()
     if file is not None:
-        if not file.exists():
-            hint = f"longboat keys create --file {file} --tenant default makes it"
-            raise UserInputError(f"there is no key file {file}", hint=hint)
+        _check_file(file)
         keys = _book_in(file).keys
     else:
         with connect() as session:
-            keys = read_keys(session).keys
-    rows = key_rows(keys, time.time())
+            keys, tenants = read_keys(session).keys, tenants_with_keys(session)
+    rows = key_rows(keys, time.time(), tenants)
     if as_json:
         print(json.dumps(rows, indent=2))
     elif rows:
@@ -105,16 +103,22 @@ def revoke(
     """Revoke a key: gateways refuse it once the command returns."""
     from longboat.cluster.ray.key_changes import remove_key, without_key
 
+    if file is not None:
+        _check_file(file)
     _change(file, lambda book: without_key(book, key_id), lambda session: remove_key(session, key_id))
     typer.echo(f"key {key_id} is revoked", err=True)
 
 
-def key_rows(keys: Sequence[KeyRecord], now_s: float) -> list[dict[str, Any]]:
-    """Return what may be shown of keys, the oldest first. Times are Unix seconds."""
+def key_rows(keys: Sequence[KeyRecord], now_s: float, tenants: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return what may be shown of keys, the oldest first. Times are Unix seconds.
+
+    tenants: of the running fleet, whose keys open something; none: unknown
+    """
     return [
         {
             "key_id": key.key_id,
             "tenant": key.tenant,
+            "has_tenant": not tenants or key.tenant in tenants,
             "created_s": key.created_s,
             "expires_s": key.expires_s,
             "expired": key.expires_s is not None and now_s >= key.expires_s,
@@ -147,6 +151,15 @@ def _book_in(file: Path) -> KeyBook:
     return load_keys(file) or KeyBook(salt=new_salt())
 
 
+def _check_file(file: Path) -> None:
+    """Raise UserInputError where there is no key file."""
+    from longboat.core.errors import UserInputError
+
+    if not file.exists():
+        hint = f"longboat keys create --file {file} --tenant default makes it"
+        raise UserInputError(f"there is no key file {file}", hint=hint)
+
+
 def _check_tenant(name: str) -> None:
     """Raise UserInputError for a name that no `gateway.tenants` can have."""
     from longboat.core.errors import UserInputError
@@ -168,7 +181,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         ends = "never" if row["expires_s"] is None else _day(row["expires_s"])
         ended = " (ended)" if row["expired"] else ""
-        table.add_row(row["key_id"], row["tenant"], _day(row["created_s"]), f"{ends}{ended}", row["note"])
+        tenant = row["tenant"] if row["has_tenant"] else f"{row['tenant']} (not in the fleet file)"
+        table.add_row(row["key_id"], tenant, _day(row["created_s"]), f"{ends}{ended}", row["note"])
     make_console().print(table)
 
 

@@ -81,13 +81,14 @@ def _of_fleet(num_days: int, first: datetime.date, today: datetime.date) -> _Cou
 
 
 def _of_gateway(url: str, num_days: int, first: datetime.date) -> _Counts:
-    """Return what one gateway counted. It knows no currencies of models: a cost stands without one."""
+    """Return what one gateway counted."""
     from longboat.cli.shared.gateway_replies import asked_gateways
     from longboat.gateway.admin.node_query import UsageQuery
 
     with asked_gateways(url) as gateways:
         replies = gateways.ask(UsageQuery(num_days))
-    rows = priced(added_up([entry for reply in replies for entry in reply["days"]], first.isoformat()), {})
+    currencies = {name: unit for reply in replies for name, unit in reply.get("currencies", {}).items()}
+    rows = priced(added_up([entry for reply in replies for entry in reply["days"]], first.isoformat()), currencies)
     return _Counts(rows=rows, limits=[limit for reply in replies for limit in reply["limits"]], silent={})
 
 

@@ -31,22 +31,34 @@ def run_verify(names: tuple[str, ...], *, as_json: bool) -> None:
     """Compare weights with their hashes. Raises TransferError where bytes are wrong."""
     store = Store(home_folder())
     wrong: dict[str, list[str]] = {}
+    parts: dict[str, str] = {}  # of weights that are not whole: how much of them is here
     keys = _keys(store, names) if names else [stored.key for stored in store.list()]
     for key in keys:
         folder = store.opened(key)
         if folder is not None:
             wrong[key] = list(dict.fromkeys(piece.path for piece in folder.wrong_pieces()))
+            if store.published(key) is None:
+                parts[key] = f"{readable_size(folder.have_bytes)} of {readable_size(folder.manifest.num_bytes)}"
     if as_json:
         print(json.dumps(wrong, indent=2))
     else:
         for key, files in wrong.items():
-            print(f"{key}: {'wrong bytes in ' + ', '.join(files) if files else 'every piece is right'}")
+            print(f"{key}: {_verdict(files, parts.get(key, ''))}")
     if any(wrong.values()):
         bad = ", ".join(key for key, files in wrong.items() if files)
         hint = "longboat weights evict removes it; longboat weights pull fetches it"
         error = TransferError(f"wrong bytes in {bad}", hint=hint)
         error.after_document = as_json
         raise error
+
+
+def _verdict(wrong: list[str], part: str) -> str:
+    """Return what a check found. part: how much of weights is here that are not whole"""
+    if wrong:
+        return f"wrong bytes in {', '.join(wrong)}"
+    if part:
+        return f"not whole: {part} is here, without a wrong byte; longboat weights pull fetches the rest"
+    return "every piece is right"
 
 
 def run_evict(names: tuple[str, ...]) -> None:

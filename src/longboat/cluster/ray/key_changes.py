@@ -40,6 +40,7 @@ __all__ = (
     "keys_path",
     "read_keys",
     "remove_key",
+    "tenants_with_keys",
     "wait_for_gateways",
     "without_key",
 )
@@ -49,6 +50,7 @@ log = logger("keys")
 GATEWAYS_WAIT_S = 15.0
 POLL_S = 0.1
 LOCK_WAIT_S = 20.0
+MAX_SHOWN = 16  # characters of a wrong id: a longer text may be a key
 
 
 class KeySession(FleetSession, Protocol):
@@ -79,8 +81,14 @@ def find_key(keys: Sequence[KeyRecord], key_id: str) -> KeyRecord:
     for key in keys:
         if key.key_id == key_id:
             return key
-    shown = key_id if len(key_id) <= 16 and "-" not in key_id else "that id"
-    raise UserInputError(f"there is no key {shown}", hint="longboat keys list shows the ids")
+    if "-" not in key_id and len(key_id) <= MAX_SHOWN:
+        raise UserInputError(f"there is no key {key_id}", hint="longboat keys list shows the ids")
+    parts = key_id.split("-")
+    whole = next((key for key in keys if len(parts) > 1 and key.key_id == parts[1]), None)
+    raise UserInputError(
+        "a key's id is only the part between its two dashes",
+        hint=f"write {whole.key_id} for this one" if whole else "longboat keys list shows the ids",
+    )
 
 
 def keep_keys(session: KeySession) -> None:
@@ -116,6 +124,14 @@ def fleet_key_book(session: KeySession, fleet: str, *, asks_for_keys: bool = Tru
 def read_keys(session: KeySession) -> KeyBook:
     """Return the keys of the running fleet. Raises ClusterError where none is up."""
     return key_book_in(_running_values(session)) or KeyBook()
+
+
+def tenants_with_keys(session: KeySession) -> tuple[str, ...]:
+    """Return the tenants whose keys open the running fleet; none where it asks for no keys."""
+    from longboat.spec.files.load import load_fleet
+    from longboat.spec.policy import tenant_names
+
+    return tenant_names(load_fleet(str(_running_values(session)["text"]), "the running fleet").gateway)
 
 
 def change_keys(session: KeySession, change: Callable[[KeyBook], KeyBook]) -> KeyBook:
@@ -198,7 +214,8 @@ def keys_locked(path: Path) -> Iterator[None]:
         lock = FileLock.awaited(path.parent / f".{path.name}.lock", LOCK_WAIT_S)
     except OSError as error:
         raise UserInputError(
-            f"{path.parent} cannot hold keys: {error.strerror}", hint="set LONGBOAT_HOME to a folder of your own"
+            f"{path.parent} cannot hold keys: {error.strerror}",
+            hint="use a folder that you may write to: by LONGBOAT_HOME, or in --file",
         ) from error
     if lock is None:
         raise ClusterError(f"another command has been changing these keys for {LOCK_WAIT_S:.0f} s", hint="try it again")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from longboat.cluster.protocol.messages import FleetReport
     from longboat.core.topology import Node
 
-__all__ = ("Session", "listening_dashboard", "require_ray")
+__all__ = ("Session", "listening_dashboard", "require_ray", "written_by_dashboard")
 
 CALL_TIMEOUT_S = 15.0
 LISTEN_S = 5.0
@@ -79,6 +79,18 @@ def listening_dashboard(address: Callable[[], str | None], within_s: float = DAS
     )
 
 
+def written_by_dashboard() -> str | None:
+    """Return the address that the dashboard itself wrote into the cluster's store; None where it never ran.
+
+    A restarted head that kept its state writes the earlier address as ``webui:url``, where another port was chosen.
+    """
+    from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    found: bytes | None = _internal_kv_get(DASHBOARD_ADDRESS, namespace=KV_NAMESPACE_DASHBOARD)
+    return found.decode() if found else None
+
+
 def _is_on_loopback(address: str) -> bool:
     return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
 
@@ -109,11 +121,10 @@ class Session(FleetView):
             why = (str(error.__cause__ or "") or str(error)).splitlines()[0]  # Ray's own words leave the cause out
             raise ClusterError(f"no cluster answers at {env['RAY_ADDRESS']}: {why}", hint=NO_CLUSTER_HINT) from error
         self._ray = ray
-        from ray._private.services import get_webui_url_from_internal_kv
 
         gcs = str(context.address_info["gcs_address"])
         try:
-            dashboard = listening_dashboard(get_webui_url_from_internal_kv, gcs=gcs)
+            dashboard = listening_dashboard(written_by_dashboard, gcs=gcs)
         except ray.exceptions.RayError as error:
             what = f"the cluster at {env['RAY_ADDRESS']} went away: {error}"
             raise ClusterError(what, hint=NO_CLUSTER_HINT) from error

@@ -211,7 +211,8 @@ async def _usage(call: AdminCall) -> Refusal | AdminAnswer:
     rows = document["days"]
     limits = [limit for limit in document["limits"] if call.only in (None, limit.get("tenant"))]
     rests = with_rests(limits, rows, day_of(time.time()))
-    return AdminAnswer(200, {"days": rows, "limits": rests, "missing": document["missing"]})
+    currencies = call.state.live.policy.currencies_of(rows)
+    return AdminAnswer(200, {"days": rows, "currencies": currencies, "limits": rests, "missing": document["missing"]})
 
 
 # the client's rights

@@ -141,10 +141,9 @@ def usage_document(policy: Policy, usage: Document, only: str | None, today: str
     """Return use by day, the currency of each model's price, and what is left of daily limits. today: as days are"""
     rows = usage["days"]
     limits = [limit for limit in usage["limits"] if only in (None, limit.get("tenant"))]
-    used = {row["model"] for row in rows if row.get("cost_nanos")}
     return {
         "days": rows,
-        "currencies": {name: price.currency for name, price in policy.all_prices.items() if name in used},
+        "currencies": policy.currencies_of(rows),
         "limits": with_rests(limits, rows, today),
         "missing": usage["missing"],
     }

@@ -47,31 +47,33 @@ class OtlpExport:
         self._stopping = threading.Event()
         self._opener = urllib.request.build_opener(_Staying)
 
-    def export(self, finished: Sequence[FinishedSpan]) -> bool:
-        """Send a batch; try again where the collector asks for it."""
+    def export(self, finished: Sequence[FinishedSpan]) -> str:
+        """Send a batch; try again where the collector asks for it. Return why it did not arrive, or an empty text."""
         body = encoded(finished, self._resource)
+        why = ""
         for pause_s in (*_PAUSES_S, 0.0):
-            status = self._post(body)
+            status, why = self._post(body)
             if status not in _TRY_AGAIN or not pause_s or self._stopping.wait(pause_s):
-                return 200 <= status < 300
-        return False
+                break
+        return why
 
     def shutdown(self) -> None:
         """Try no further."""
         self._stopping.set()
 
-    def _post(self, body: bytes) -> int:
-        """Return the status of the answer; 0 where there is none."""
+    def _post(self, body: bytes) -> tuple[int, str]:
+        """Return the status of the answer, 0 where there is none, and what was wrong."""
         # The fleet file takes http:// and https:// addresses only.
         request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310
         try:
             with self._opener.open(request, timeout=_EXPORT_TIMEOUT_S) as answer:
-                return int(answer.status)
+                return int(answer.status), ""
         except urllib.error.HTTPError as error:
             error.close()
-            return error.code
-        except (OSError, http.client.HTTPException, ValueError):
-            return 0
+            return error.code, f"it answers {error.code}"
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            cause = getattr(error, "reason", error)  # URLError holds what happened
+            return 0, getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
 
 
 def traces_url(endpoint: str) -> str:

@@ -27,8 +27,8 @@ _PAUSE_S: Final = 1.0
 class SpanExport(Protocol):
     """Where finished spans go. Called in the tracer's own thread."""
 
-    def export(self, finished: Sequence[FinishedSpan]) -> bool:
-        """False where they did not arrive. May block for some seconds."""
+    def export(self, finished: Sequence[FinishedSpan]) -> str:
+        """Return why they did not arrive; an empty text where they did. May block for some seconds."""
 
     def shutdown(self) -> None:
         """Cuts short an export that tries again and again."""
@@ -54,7 +54,7 @@ class Tracer:
     ) -> None:
         self._ratio = sample_ratio
         self._export = export or OtlpExport(endpoint, resource or {})
-        self._endpoint = endpoint
+        self._shown = endpoint.partition("?")[0]  # a query may hold a key
         self._pending: deque[FinishedSpan] = deque()
         self._wake = threading.Event()
         self._closing = self._failing = False
@@ -99,11 +99,14 @@ class Tracer:
 
     def _export_some(self) -> None:
         batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
-        if self._export.export(batch):
+        if not (why := self._export.export(batch)):
             self.num_exported += len(batch)
+            if self._failing:
+                log.warning("the collector %s accepts traces again; %d were dropped", self._shown, self.num_dropped)
             self._failing = False
             return
         self.num_dropped += len(batch)
         if not self._failing:
             self._failing = True
-            log.warning("the collector %s does not accept traces; they are dropped until it does", self._endpoint)
+            what = "the collector %s does not accept traces (%s); they are dropped until it does"
+            log.warning(what, self._shown, why)

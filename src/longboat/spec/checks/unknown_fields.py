@@ -123,6 +123,7 @@ OF_CLIENT = "write client_secret_env: NAME, the nodes' environment variable with
 # The same for words that mean something else in other sections.
 HERE: Mapping[tuple[tuple[str, ...], str], str] = {
     **{((*section,), word): RUNNING for section in ((), ("models",), ("models", "engine")) for word in ADDRESSES},
+    ((), "upstreams"): "a file with upstreams is for a gateway alone: longboat gateway run --config FILE",
     **{(("models",), word): SCALED for word in ("autoscaling", "autoscaling_config", "min_replicas", "max_replicas")},
     **{(("models",), word): f"{SCALED}, or slo: {{ttft_ms: 1000}} in it" for word in ("schedule", "slo")},
     **{((), word): f"{SCALED} in a model" for word in ("autoscaling", "slo")},

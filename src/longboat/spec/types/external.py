@@ -36,7 +36,11 @@ def _url(value: str) -> str:
     if not usable or not value.isascii() or not value.isprintable() or " " in value:
         raise mistake(f"{value!r} is not an address", _url_hint(value, parts))
     if parts.query or parts.fragment:
-        raise mistake(f"{value!r} has more than a path", f"write {parts.scheme}://{parts.netloc}{parts.path}")
+        address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        raise mistake(
+            "the address has a query or a fragment, which may hold a key",
+            f"write {address}, and name the variable that holds a key: api_key_env: PROVIDER_KEY",
+        )
     return value.rstrip("/")
 
 

@@ -114,7 +114,10 @@ def _http_url(value: str) -> str:
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # the port is none, or the brackets of a host are open
         is_address = False
-    if not is_address or parts.username or parts.password:
+    if is_address and (parts.username or parts.password):
+        hint = "write it without, and set OTEL_EXPORTER_OTLP_HEADERS where nodes start"
+        raise mistake("the collector's address holds a password", hint)
+    if not is_address:
         raise mistake(f"{value!r} is not http://HOST:PORT", "write it like http://collector:4318")
     return value
 

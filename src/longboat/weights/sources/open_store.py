@@ -41,9 +41,7 @@ def open_store(
         if where.scheme in ("gs", "az", "s3"):
             return _bucket(where, options, env, home)
         if where.scheme == "file":
-            from obstore.store import LocalStore
-
-            return LocalStore(prefix=f"/{where.prefix}")
+            return _folder(where, source)
         return _http(where, options, env, home)
     except UserInputError:
         raise
@@ -52,6 +50,16 @@ def open_store(
             f"{source} cannot be opened: {type(error).__name__}",
             hint="check weights.endpoint, and the environment's settings for this storage",
         ) from None
+
+
+def _folder(where: Location, source: str) -> ObjectStore:
+    from obstore.store import LocalStore
+
+    folder = Path(f"/{where.prefix}")
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist on this machine"
+        raise UserInputError(f"{source}: {folder} {what}", hint="check the path, and that its disk is mounted")
+    return LocalStore(prefix=folder)
 
 
 def _bucket(where: Location, options: StorageOptions, env: Mapping[str, str], home: Path) -> ObjectStore:

@@ -57,6 +57,13 @@ def translated(error: Exception, source: str, path: str = "") -> TransferError:
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or _REFUSED_CODES.search(text):
         hint = f"renew the key, or let it list and read; it is looked for in {_CHAIN.get(scheme, 'the environment')}"
         return RefusedError(f"the storage refuses to give {place}: {_cause(text)}", hint=hint)
+    if kind == "NotSupportedError" and "Range request" in text:
+        return RefusedError(
+            f"{place} cannot be read in pieces: the server ignores the header Range",
+            hint="serve the folder by nginx, Apache or Caddy (Python's http.server sends whole files only)",
+        )
+    if _lacks_key(text):  # before a missing object: a machine without a role answers 404 where its keys would be
+        return RefusedError(f"no key was found to read {place}", hint=f"set {_CHAIN.get(scheme, 'the key')}")
     if isinstance(error, FileNotFoundError) or _is_missing(text):
         return MissingObjectError(
             f"there is no {place}: {_cause(text)}", hint="check the name, and weights.endpoint and weights.region"
@@ -66,8 +73,6 @@ def translated(error: Exception, source: str, path: str = "") -> TransferError:
             f"{place} cannot be read: the link {loop[1] or loop[2]} leads back to itself",
             hint="remove the link, or name a folder without it",
         )
-    if _lacks_key(text):
-        return RefusedError(f"no key was found to read {place}", hint=f"set {_CHAIN.get(scheme, 'the key')}")
     return TransferError(f"{place} cannot be read: {_cause(text)}", hint="check that the storage is up and reachable")
 
 
@@ -81,9 +86,9 @@ def changed(source: str, path: str) -> ObjectChangedError:
 
 def _lacks_key(text: str) -> bool:
     """Return whether an error is of the search for a key. The text of a failed request holds the URL."""
-    if _STATUS.search(text):
-        return False
-    return bool(_KEY_REQUEST.search(text) if _REQUEST in text else _KEY_WORD.search(text))
+    if _REQUEST in text:
+        return bool(_KEY_REQUEST.search(text))
+    return not _STATUS.search(text) and bool(_KEY_WORD.search(text))
 
 
 def _is_missing(text: str) -> bool:
