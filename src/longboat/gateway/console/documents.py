@@ -144,6 +144,7 @@ def usage_document(policy: Policy, usage: Document, only: str | None, today: str
     used = {row["model"] for row in rows if row.get("cost_nanos")}
     return {
         "days": rows,
+        "older": usage.get("older"),
         "currencies": {name: price.currency for name, price in policy.all_prices.items() if name in used},
         "limits": with_rests(limits, rows, today),
         "missing": usage["missing"],
