@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longboat.cli.shared.console import make_console
+from longboat.cli.shared.console import make_console, simple_table
 from longboat.cli.shared.gateway_replies import asked_gateways
 from longboat.gateway.admin.node_query import RecentQuery
 
@@ -94,7 +94,7 @@ def _tenant(row: Row) -> str:
 
 
 def _grouped(title: str, groups: Iterable[Row]) -> Table:
-    table = _table((title,), ("RUNNING", "ENDED", "FAILED", *(words for words, _ in TIMES)))
+    table = simple_table(title, "RUNNING>", "ENDED>", "FAILED>", *(f"{words}>" for words, _ in TIMES))
     for group in groups:
         counts = (f"{group[name]:,}" for name in ("running", "requests", "failed"))
         table.add_row(group["name"], *counts, *(_number(group[name]) for _, name in TIMES))
@@ -102,21 +102,10 @@ def _grouped(title: str, groups: Iterable[Row]) -> Table:
 
 
 def _newest(rows: Iterable[Row]) -> Table:
-    table = _table(("NEWEST", "TENANT", "REPLICA"), (*(words for words, _ in TIMES), "OUTCOME"))
+    table = simple_table("NEWEST", "TENANT", "REPLICA", *(f"{words}>" for words, _ in TIMES), "OUTCOME>")
     for row in rows:
         times = (_number(row[name]) for _, name in TIMES)
         table.add_row(row["id"], row["tenant"], row["replica"] or "none", *times, row["outcome"])
-    return table
-
-
-def _table(names: Iterable[str], numbers: Iterable[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for number in numbers:
-        table.add_column(number, justify="right", no_wrap=True)
     return table
 
 

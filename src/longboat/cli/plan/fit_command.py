@@ -59,7 +59,7 @@ def run_fit(request: PlanRequest, *, as_json: bool, all_models: bool) -> None:
 
 def _table(rows: list[Row], *, narrow: bool) -> Table:
     """Return one line a model; a narrow table has fewer columns, and cuts its last one."""
-    from longboat.cli.plan.plan_tables import simple_table
+    from longboat.cli.shared.console import simple_table
 
     wide = [] if narrow else ["PARAMS>"], [] if narrow else ["LONGEST>", "HELD>"]
     table = simple_table("MODEL", *wide[0], "WEIGHTS", "TOKENS/S>", "TTFT ms>", "ITL ms>", *wide[1], "PLAN")

@@ -33,7 +33,8 @@ def run_list(kind: str, *, catalog: tuple[Path, ...], as_json: bool) -> None:
         names = [column.rstrip(">").lower().replace(" ", "_") for column in columns]
         print(json.dumps([dict(zip(names, row, strict=True)) for row in found], indent=2))
         return
-    from longboat.cli.plan.plan_tables import console, simple_table
+    from longboat.cli.plan.plan_tables import console
+    from longboat.cli.shared.console import simple_table
 
     table = simple_table(*columns)
     for row in found:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longboat.cli.shared.console import make_console
+from longboat.cli.shared.console import make_console, simple_table
 from longboat.planner.machines.pools import system_notes
 from longboat.planner.memory.fit import RankBytes
 from longboat.planner.predict.number import Number
@@ -21,7 +21,7 @@ from longboat.planner.search.search import SearchResult
 if TYPE_CHECKING:
     from longboat.planner.cost import Cost
 
-__all__ = ("console", "cost_table", "print_cost", "print_found", "simple_table")
+__all__ = ("console", "cost_table", "print_cost", "print_found")
 
 WIDTH_WITHOUT_TERMINAL = 160
 UNBOUNDED = 10_000
@@ -32,14 +32,6 @@ SHOWN_PLANS, SHOWN_REJECTED = 6, 8
 def console() -> Console:
     """Return a console whose tables follow the terminal, and do not fold where there is none."""
     return make_console(width=WIDTH_WITHOUT_TERMINAL)
-
-
-def simple_table(*columns: str) -> Table:
-    """Return a table without lines; columns that end with ``>`` are right-aligned."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
-    return table
 
 
 def print_found(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-__all__ = ("make_console",)
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ("make_console", "simple_table")
 
 WIDTH_WITHOUT_TERMINAL = 200
 
@@ -26,3 +30,15 @@ def make_console(*, stderr: bool = False, width: int = WIDTH_WITHOUT_TERMINAL, p
         highlight=not plain_lines,
         soft_wrap=plain_lines,
     )
+
+
+def simple_table(*columns: str) -> Table:
+    """Return a table without lines. Columns that end with ``>`` are numbers, on the right and never folded."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        is_number = column.endswith(">")
+        justify = "right" if is_number else "left"
+        table.add_column(column.rstrip(">"), justify=justify, overflow="fold", no_wrap=is_number)
+    return table

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.outputs.size_row import Row
-from longboat.cli.plan.plan_tables import console, simple_table
+from longboat.cli.plan.plan_tables import console
 from longboat.cli.plan.planning import Planner
+from longboat.cli.shared.console import simple_table
 
 __all__ = ("print_rows",)
 
