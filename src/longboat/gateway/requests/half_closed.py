@@ -26,7 +26,7 @@ class HalfClosed:
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._sock = transport.get_extra_info("socket")
-        self._asked_s = 0.0
+        self._asked_s = float("-inf")
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
 
     @staticmethod
