@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -51,15 +50,11 @@ ABILITIES = {
 class FrontEnd:
     """The front end of one llama.cpp server at ``url``."""
 
-    def __init__(self, url: str, inner_key: str, key: str, give_up: Callable[[], object]) -> None:
-        """give_up: called when llama.cpp, which took connections before, refuses one"""
+    def __init__(self, url: str, inner_key: str, key: str) -> None:
         self._url = url
-        self._give_up = give_up
         self._inner = {"authorization": f"Bearer {inner_key}"}
         self._key = hashlib.sha256(key.encode()).digest() if key else None
         self._session: aiohttp.ClientSession | None = None
-        self._probes: aiohttp.ClientSession | None = None  # without connections that stay open
-        self._is_reached = False  # llama.cpp took a connection
 
     def application(self) -> web.Application:
         """Return the application; requests of clients that went away are cancelled."""
@@ -71,11 +66,7 @@ class FrontEnd:
     async def _connections(self, _: web.Application) -> Any:
         no_limit = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=None)
-        fresh = aiohttp.TCPConnector(limit=0, force_close=True)  # each is refused once llama.cpp was asked to end
-        async with (
-            aiohttp.ClientSession(connector=no_limit, timeout=timeout, auto_decompress=False) as self._session,
-            aiohttp.ClientSession(connector=fresh, timeout=timeout, auto_decompress=False) as self._probes,
-        ):
+        async with aiohttp.ClientSession(connector=no_limit, timeout=timeout, auto_decompress=False) as self._session:
             yield
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -95,9 +86,6 @@ class FrontEnd:
         try:
             return await self._relay(request, terms)
         except aiohttp.ClientError as error:
-            is_refused = isinstance(getattr(error, "os_error", None), ConnectionRefusedError)
-            if self._is_reached and is_refused:
-                self._give_up()  # it was asked to end, and waits for its responses, which do not go on
             if request.transport is not None:
                 request.transport.abort()  # a response that had begun must not look whole
             raise web.HTTPBadGateway(text=f"llama.cpp is gone: {error}") from error
@@ -110,13 +98,11 @@ class FrontEnd:
         return same and scheme.lower() == "bearer"
 
     async def _relay(self, request: web.Request, terms: Terms) -> web.StreamResponse:
-        session = self._probes if request.path in OPEN_PATHS else self._session
-        assert session is not None
+        assert self._session is not None
         kind = request.headers.get("content-type", "application/json")
         headers = {**self._inner, "content-type": kind}
-        asked = session.request(request.method, self._url + request.path, data=terms.body, headers=headers)
+        asked = self._session.request(request.method, self._url + request.path, data=terms.body, headers=headers)
         async with asked as answer:
-            self._is_reached = True
             if answer.status == 500 and "content-encoding" not in answer.headers:
                 failed = await answer.read()
                 error = error_of_request(failed)

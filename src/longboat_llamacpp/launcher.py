@@ -13,7 +13,15 @@ import os
 import signal
 from collections.abc import Sequence
 
-from longboat_llamacpp.servers import Inner, built_program, is_built, start_built, start_from_wheel, wait_for_ranks
+from longboat_llamacpp.servers import (
+    Inner,
+    built_program,
+    is_built,
+    refusal,
+    start_built,
+    start_from_wheel,
+    wait_for_ranks,
+)
 
 __all__ = ("main",)
 
@@ -50,15 +58,15 @@ async def _serve(args: argparse.Namespace, rest: Sequence[str]) -> None:
     from longboat_llamacpp.front_end import FrontEnd
 
     inner = await _started(args, rest)
-    asked, closed = asyncio.Event(), asyncio.Event()
+    asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, ""), closed.set).application()
+    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, "")).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=_KEEP_ALIVE_S)
     await runner.setup()
     await web.TCPSite(runner, args.host, args.port, shutdown_timeout=_SHUTDOWN_S).start()
     print(f"longboat: llama.cpp is served at {args.host}:{args.port}", flush=True)
-    await _end_with(inner, asked, closed)
+    await _end_with(inner, asked)
 
 
 async def _started(args: argparse.Namespace, rest: Sequence[str]) -> Inner:
@@ -81,13 +89,13 @@ async def _ranks(args: argparse.Namespace) -> list[str]:
     return ["--rpc", args.rpc, *(("--tensor-split", args.tensor_split) if args.tensor_split else ())]
 
 
-async def _end_with(inner: Inner, asked: asyncio.Event, closed: asyncio.Event) -> None:
+async def _end_with(inner: Inner, asked: asyncio.Event) -> None:
     """Exit after a signal or with the server: with 0 where one of them was asked to end.
 
-    closed: set when the server takes no more connections: it crashed, or was asked to end and waits for its responses
+    A server that takes no more connections crashed, or was asked to end and waits for its responses.
     """
     process, signalled = inner.process, asyncio.ensure_future(asked.wait())
-    ends = {signalled, asyncio.ensure_future(closed.wait())}
+    ends = {signalled, asyncio.ensure_future(refusal(inner.url))}
     if process is None:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         os._exit(0)  # the wheel's server would wait for its running requests

@@ -9,6 +9,7 @@ import secrets
 import socket
 import sys
 import time
+import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any
 
 from longboat_llamacpp.flags import apply_flags, server_parser
 
-__all__ = ("Inner", "built_program", "is_built", "start_built", "start_from_wheel", "wait_for_ranks")
+__all__ = ("Inner", "built_program", "is_built", "refusal", "start_built", "start_from_wheel", "wait_for_ranks")
 
 SERVER = "llama-server"
 
 RANKS_DEADLINE_S = 120.0
 HEALTH_EVERY_S = 0.05
+LOOK_EVERY_S = 1.0
 _HOST = "127.0.0.1"
 
 
@@ -80,6 +82,28 @@ async def start_built(model: str, alias: str, args: Sequence[str]) -> Inner:
     env = {**os.environ, "LLAMA_API_KEY": key, "GGML_NO_BACKTRACE": "1"}
     process = await asyncio.create_subprocess_exec(built_program(SERVER), *words, env=env)
     return Inner(url=f"http://{_HOST}:{port}", key=key, process=process)
+
+
+async def refusal(url: str, every_s: float = LOOK_EVERY_S) -> None:
+    """Wait until the server at ``url``, which took connections before, refuses one.
+
+    A server that was asked to end takes no more connections, and may not answer on those that it has. No request that
+    waits for it would show that.
+    """
+    address = urllib.parse.urlsplit(url)
+    is_reached = False
+    while True:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(address.hostname, address.port), every_s)
+        except ConnectionRefusedError:
+            if is_reached:
+                return
+        except OSError:  # a shortage of descriptors here, or a busy machine: it may be there
+            pass
+        else:
+            is_reached = True
+            writer.close()
+        await asyncio.sleep(every_s)
 
 
 def _free_port() -> int:

@@ -11,10 +11,12 @@ from typing import Any, ClassVar
 from longboat_sglang.adapters import DESK
 from longboat_sglang.resume import STATE
 from longboat_sglang.salts import BODY, PATH, Body
-from longboat_vllm.middleware import ResumeMiddleware
+from longboat_vllm.middleware import ResumeMiddleware, answer_json
 from longboat_vllm.steps import STEPS
 
 __all__ = ("EngineMiddleware",)
+
+_AUDIO = "/v1/audio/"
 
 
 class EngineMiddleware(ResumeMiddleware):
@@ -30,9 +32,18 @@ class EngineMiddleware(ResumeMiddleware):
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http" and self._may_enter(scope):
+            if scope["path"].startswith(_AUDIO) and _is_deaf(scope):
+                return await answer_json(send, 404, {"detail": "Not Found"})
             self._prefixes.begin()
             if scope["path"] == PATH:
                 body = Body(scope, receive)
                 BODY.set(body)
                 receive = body.receive
         await super().__call__(scope, receive, send)
+
+
+def _is_deaf(scope: MutableMapping[str, Any]) -> bool:
+    """Return whether the model takes no audio: SGLang has the paths for every model, and fails in them with 500."""
+    serving = getattr(getattr(scope.get("app"), "state", None), "openai_serving_transcription", None)
+    config = getattr(getattr(serving, "tokenizer_manager", None), "model_config", None)
+    return getattr(config, "is_audio_understandable_model", True) is False

@@ -35,7 +35,7 @@ from longboat_vllm.resume.install import STATE, ResumeState
 from longboat_vllm.resume.journal_lines import JournalLines, ids_lines, steps_line
 from longboat_vllm.steps import STEPS, Steps
 
-__all__ = ("ResumeMiddleware",)
+__all__ = ("ResumeMiddleware", "answer_json")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -96,11 +96,11 @@ class ResumeMiddleware:
         try:
             wish, names = read_wish(scope["headers"]), names_in(scope["headers"])
         except ValueError as error:
-            return await _answer(send, 400, _error(str(error), 400))
+            return await answer_json(send, 400, _error(str(error), 400))
         if wish is None and names is None:
             return await self._app(scope, receive, send)
         if not self._knows_key(scope):
-            return await _answer(send, 403, _error("only this fleet's gateway may carry or request token ids", 403))
+            return await answer_json(send, 403, _error("only this fleet's gateway may carry or request token ids", 403))
         with self._prefixes.naming(names):
             if wish is None:
                 return await self._app(scope, receive, send)
@@ -108,12 +108,14 @@ class ResumeMiddleware:
 
     async def _take_adapters(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if not self._knows_key(scope):
-            return await _answer(send, 403, _error("this path requires the engine's key", 403))
-        return await _answer(send, *await self._desk.take(scope.get("app"), _json_or_none(await _whole_body(receive))))
+            return await answer_json(send, 403, _error("this path requires the engine's key", 403))
+        return await answer_json(
+            send, *await self._desk.take(scope.get("app"), _json_or_none(await _whole_body(receive)))
+        )
 
     async def _with_adapter(self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if not self._desk.has(wish.adapter):
-            return await _answer(send, 503, _error(f"this engine does not have the adapter {wish.adapter}", 503))
+            return await answer_json(send, 503, _error(f"this engine does not have the adapter {wish.adapter}", 503))
         token = self._desk.choose(wish.adapter)
         try:
             await self._honour(wish, scope, receive, send)
@@ -129,7 +131,7 @@ class ResumeMiddleware:
             problems = (_engine_problem(scope), unsupported(asked, takes_media=self.takes_media))
             refusal = _take_over(request, body[: wish.carry_bytes], asked, self._state, problems)
             if refusal is not None:
-                return await _answer(send, *refusal)
+                return await answer_json(send, *refusal)
             if request.told_at_once > 1 and _parses_reasoning(scope):
                 request.told_at_once = _TOLD_TO_PARSER
             _set_length(scope, len(body) - wish.carry_bytes)
@@ -172,24 +174,24 @@ class ResumeMiddleware:
 
     async def _tell(self, scope: MutableMapping[str, Any], send: Send) -> None:
         if not self._knows_key(scope):
-            return await _answer(send, 403, _error("this path requires the engine's key", 403))
+            return await answer_json(send, 403, _error("this path requires the engine's key", 403))
         if scope["path"] == _RESUME_PATH:
-            return await _answer(send, 200, _abilities(self._state, scope))
-        return await _answer(send, 200, self._steps.told())
+            return await answer_json(send, 200, _abilities(self._state, scope))
+        return await answer_json(send, 200, self._steps.told())
 
     async def _tell_prefixes(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         book = self._prefixes.book
         if not self._knows_key(scope):
-            return await _answer(send, 403, _error("this path requires the engine's key", 403))
+            return await answer_json(send, 403, _error("this path requires the engine's key", 403))
         if book is None:
-            return await _answer(send, 404, _error("this engine tells nothing of prefixes", 404))
+            return await answer_json(send, 404, _error("this engine tells nothing of prefixes", 404))
         return await self._prefixes.tell(book, scope, receive, send)
 
     async def _count_input(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         renderer = input_tokens.renderer_of(scope.get("app"))
         if renderer is None:
             return await self._app(scope, receive, send)
-        return await _answer(send, *await input_tokens.count(renderer, await _whole_body(receive)))
+        return await answer_json(send, *await input_tokens.count(renderer, await _whole_body(receive)))
 
     def _may_enter(self, scope: MutableMapping[str, Any]) -> bool:
         """Return whether the request may reach the server: it carries the key, or needs none."""
@@ -379,10 +381,10 @@ async def _shut_out(scope: MutableMapping[str, Any], send: Send) -> None:
     """Refuse a request without the key."""
     if scope["type"] == "websocket":
         return await send({"type": "websocket.close", "code": 1008})
-    return await _answer(send, 401, {"error": _NO_KEY})
+    return await answer_json(send, 401, {"error": _NO_KEY})
 
 
-async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:
+async def answer_json(send: Send, status: int, content: dict[str, Any]) -> None:
     body = json.dumps(content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

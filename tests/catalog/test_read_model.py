@@ -237,6 +237,17 @@ def test_gguf_file_gives_exact_bytes(tmp_path: Path) -> None:
     check_gguf(read_model(str(tmp_path), LIBRARY))
 
 
+def test_a_file_of_a_repository_is_read_as_far_as_its_header() -> None:
+    whole, urls = gguf(), set[str]()
+
+    def fetch(url: str, offset: int, length: int) -> bytes:
+        urls.add(url)
+        return whole[offset : offset + length]
+
+    check_gguf(read_model("acme/boat-GGUF:q4/boat.gguf", LIBRARY, fetch))
+    assert urls == {"https://huggingface.co/acme/boat-GGUF/resolve/main/q4/boat.gguf"}
+
+
 def test_parts_of_a_gguf_model_are_read_together(tmp_path: Path) -> None:
     rest = gguf_header({"split.no": 1}, [("blk.1.ffn_gate.weight", 12, (WIDTH, HIDDEN))])
     (tmp_path / "boat-00001-of-00002.gguf").write_bytes(gguf())

@@ -1,4 +1,4 @@
-"""Fleet files that ``longboat init --from`` makes of commands of vLLM."""
+"""Fleet files that ``longboat init --from`` makes of commands of engines."""
 
 from __future__ import annotations
 
@@ -137,17 +137,111 @@ def test_what_is_left_out_is_said_with_the_reason(args: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("llama-server -m m.gguf", "no command that starts vLLM"),
+        ("ollama run qwen3", "no command that starts the server"),
+        ("llama-server -hf org/m-GGUF:Q8_0", "chooses a file of org/m-GGUF for Q8_0"),
+        ("text-generation-launcher --port 80", "names no model"),
+        ("services: {web: {image: nginx}}", "services of engines in the compose file: none"),
+        ("services: {a: {image: vllm/vllm-openai}, b: {image: vllm/vllm-openai}}", "compose file: a, b"),
         ("vllm serve --port 8000", "names no model"),
         ("vllm serve $MODEL", "a variable of a shell: $MODEL"),
         ("vllm serve 'm", "cannot be read"),
-        ("", "no command that starts vLLM"),
+        ("", "no command that starts the server"),
     ],
 )
 def test_commands_without_a_fleet_file_are_refused(command: str, told: str) -> None:
     with pytest.raises(UserInputError, match=r".*") as raised:
         made(command)
     assert told in str(raised.value)
+
+
+SGLANG = {"name": "Qwen3-8B", "source": "hf:Qwen/Qwen3-8B", "split": {"tensor": 2}, "context": 8192}
+SGLANG |= {"engine": {"kind": "sglang", "args": ["--mem-fraction-static", "0.8"]}}
+SGLANG_ARGS = "--model-path Qwen/Qwen3-8B --tp 2 --context-length 8192 --mem-fraction-static 0.8"
+LLAMA = {"name": "chat", "source": "/models/m.gguf", "context": 4096}
+LLAMA |= {"engine": {"kind": "llama.cpp", "args": ["--parallel", "2"]}}
+TGI = {"name": "Qwen3-8B", "source": "hf:Qwen/Qwen3-8B", "split": {"tensor": 2}, "context": 4096}
+TGI |= {"engine": {"kind": "tgi", "args": ["--max-input-tokens", "3000"]}}
+COMPOSE = """
+services:
+  web: {image: nginx}
+  engine:
+    image: lmsysorg/sglang:v0.5.6
+    command: python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --host 0.0.0.0 --port 30000
+      --context-length 8192 --mem-fraction-static 0.8
+    environment: {HF_TOKEN: hf_s3cret}
+    ports: ["127.0.0.1:8001:30000"]
+    volumes: ["/disk/hub:/root/.cache/huggingface"]
+    ipc: host
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "model", "port"),
+    [
+        (f"python -m sglang.launch_server {SGLANG_ARGS}", SGLANG, 30000),
+        (f"sglang serve {SGLANG_ARGS} --port 8001", SGLANG, 8001),
+        (f"{IMAGE} -p 8001:30000 lmsysorg/sglang:latest python3 -m sglang.launch_server {SGLANG_ARGS}", SGLANG, 8001),
+        (f"{IMAGE} -p 8001:30000 lmsysorg/sglang sglang serve {SGLANG_ARGS}", SGLANG, 8001),
+        (COMPOSE, SGLANG, 8001),
+        ("llama-server -m /models/m.gguf -a chat -c 8192 --parallel 2", LLAMA, 8080),
+        (f"{IMAGE} -p 8001:8080 ghcr.io/ggml-org/llama.cpp:server-cuda -m /models/m.gguf -a chat -c 8192 --parallel 2",
+         LLAMA, 8001),
+        (f"{IMAGE} -e LLAMA_ARG_MODEL=/models/m.gguf -e LLAMA_ARG_CTX_SIZE=8192 -eLLAMA_ARG_N_PARALLEL=2 -p 8001:8080 "
+         "ghcr.io/ggml-org/llama.cpp:server --alias chat", LLAMA, 8001),
+        ("text-generation-launcher --model-id Qwen/Qwen3-8B --num-shard 2 --max-total-tokens 4096 "
+         "--max-input-tokens 3000", TGI, 3000),
+        (f"{IMAGE} -e MODEL_ID=Qwen/Qwen3-8B -e NUM_SHARD=2 -p 8001:80 "
+         "ghcr.io/huggingface/text-generation-inference --max-total-tokens 4096 --max-input-tokens 3000", TGI, 8001),
+    ],
+)  # fmt: skip
+def test_commands_of_each_engine_give_its_model(command: str, model: dict[str, Any], port: int) -> None:
+    found, gateway, comments = made(command)
+    assert found == model
+    assert gateway["port"] == port
+    assert "s3cret" not in comments
+
+
+def test_what_a_container_has_beside_its_engine_is_named_without_values() -> None:
+    comments = made(COMPOSE)[2]
+    assert "left out: --volumes --ipc: engines are processes of the nodes" in comments
+    assert "left out: lmsysorg/sglang:v0.5.6: longboat engines install sglang" in comments
+    assert "left out: HF_TOKEN: export it" in comments
+
+
+def test_a_file_of_the_hub_is_the_source_and_tgi_keeps_its_name() -> None:
+    model, gateway, _ = made("llama-server -hf org/m-GGUF -hff m-Q8_0.gguf")
+    assert model == {"name": "m-Q8_0", "source": "hf:org/m-GGUF:m-Q8_0.gguf", "engine": {"kind": "llama.cpp"}}
+    assert "aliases" not in gateway
+    names = [alias["name"] for alias in made("text-generation-launcher --model-id o/m")[1]["aliases"]]
+    assert names == ["o/m", "tgi"]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("sglang serve --model-path /m --enable-lora --lora-paths a=/a", "--lora-paths: write adapters: in the model"),
+        ("sglang serve --model-path /m --some-secret-key s3cret", "--some-secret-key: a secret is not copied"),
+        ("llama-server -m /m.gguf --api-key s3cret", "--api-key: longboat keys create"),
+        ("llama-server -m /m.gguf --draft 4", "--draft: engine.args of llama.cpp take no such flag here"),
+        ("API_KEY=s3cret text-generation-launcher --model-id /m", "--api-key: longboat keys create"),
+    ],
+)
+def test_what_other_engines_commands_have_is_left_out_with_the_reason(command: str, told: str) -> None:
+    text = fleet_of_command(command, env={}, folder="/here")
+    assert told in text
+    assert "s3cret" not in text
+
+
+@pytest.mark.parametrize("command", [f"sglang serve {SGLANG_ARGS}", "llama-server -m /m.gguf -c 512", COMPOSE])
+def test_init_writes_sound_files_for_other_engines(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["init", "--from", "-"], input=command)
+    assert done.exit_code == 0, done.output
+    kind = yaml.safe_load((tmp_path / "fleet.yaml").read_text())["models"][0]["engine"]["kind"]
+    assert f"longboat engines install {kind}" in done.output
 
 
 @pytest.mark.parametrize("given", ["words", "file", "stdin"])

@@ -101,12 +101,37 @@ def test_a_limit_that_cannot_be_kept_is_said_first_and_has_an_exit_code() -> Non
     assert CliRunner().invoke(app, [*words[:-1], "itl=10s", "--must-keep"]).exit_code == 0
 
 
-@pytest.mark.parametrize("words", [("-q", "Q4_K_M"), ("-q", "q4_k_m")])
-def test_a_gguf_mix_in_vllm_has_one_answer_however_it_is_written(words: tuple[str, ...]) -> None:
-    asked = document("plan", "Qwen3-32B", *words, "--on", "H100")
-    for name in ("Qwen3-32B-Q4_K_M", "Qwen3-32B:Q4_K_M", "unsloth/Qwen3-32B-GGUF:Q4_K_M"):
-        assert document("plan", name, "--on", "H100")["plans"][0]["total"] == asked["plans"][0]["total"]
-    assert any("as an experiment" in doubt for doubt in asked["estimate"])
+NAMES_IN_GGUF = (
+    "Qwen3-32B-Q4_K_M",
+    "Qwen3-32B:Q4_K_M",
+    "unsloth/Qwen3-32B-GGUF:Q4_K_M",
+    "hf:unsloth/Qwen3-32B-GGUF:Qwen3-32B-Q4_K_M.gguf",
+)
+
+
+@pytest.mark.parametrize("words", [(), ("--engine", "vllm")])
+@pytest.mark.parametrize("mix", ["Q4_K_M", "q4_k_m"])
+def test_a_gguf_mix_has_one_answer_however_it_is_written(
+    words: tuple[str, ...], mix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    asked = document("plan", "Qwen3-32B", "-q", mix, "--on", "H100", *words)
+    for name in NAMES_IN_GGUF:
+        assert document("plan", name, "--on", "H100", *words)["plans"][0]["total"] == asked["plans"][0]["total"]
+    assert any("as an experiment" in doubt for doubt in asked["estimate"]) == bool(words)
+
+
+@pytest.mark.parametrize("name", NAMES_IN_GGUF)
+def test_a_model_in_gguf_is_planned_for_the_engine_that_serves_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "engine=llama.cpp" in run("plan", name, "--on", "H100").stdout.splitlines()[0]
+    assert document("cost", name, "--on", "H100")["cluster"].endswith("engine=llama.cpp")
+
+
+def test_a_repository_of_gguf_files_is_no_single_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    error = refused("plan", "hf:unsloth/Qwen3-32B-GGUF", "--on", "H100")
+    assert "several formats" in error.message and ":Q4_K_M" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -214,6 +239,20 @@ def test_tables_of_80_columns_have_whole_names(tmp_path: Path, monkeypatch: pyte
     assert "chat: all 2 tensor ranks on one node" in lines
     monkeypatch.delenv("COLUMNS")
     assert "PARAMS" in run("fit", "--on", "RTX4090").stdout
+
+
+def test_plans_of_80_columns_have_one_row_each_and_their_reasons_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("plan", "Llama-3.3-70B", "--on", "1x(1xRTX4090), 1x(1xRTX3090), net=10GbE")
+    wide = run(*words).stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(*words).stdout.splitlines()
+    titles = [plan["title"] for plan in document(*words)["plans"]]
+    assert len(titles) > 1
+    at = lines.index(next(line for line in lines if line.startswith("PLAN ")))
+    assert [line.split()[0] for line in lines[at + 1 :][: len(titles)]] == [str(n + 1) for n in range(len(titles))]
+    for number, title in enumerate(titles, 1):
+        assert len([line for line in lines if line.startswith(f"{number}: {title}: ")]) == 1
+    assert "WHY NOT" in wide and "REFUSED" in lines and f"1: {titles[0]}" not in wide
 
 
 def test_plan_prints_tables_for_the_eye() -> None:

@@ -80,6 +80,31 @@ def test_what_silent_nodes_know_is_missing_and_said_so(
     assert "COMPLETION" in longboat("usage").stdout
 
 
+class LongBooks(FakeSession):
+    """Two nodes with gateways that counted a request each day; one of them gives two days at a time."""
+
+    def report(self) -> FleetReport:
+        return report(gateways=(gateway("n1"), gateway("n2")))
+
+    def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
+        query = decode_query(args[0])  # type: ignore[arg-type]
+        assert isinstance(query, UsageQuery)
+        today = datetime.date.fromisoformat(TODAY)
+        days = [(today - datetime.timedelta(days=ago)).isoformat() for ago in range(query.days)]
+        days = [day for day in days if day <= (query.until or TODAY)]
+        num_given = 2 if node_id == "n1" else len(days)
+        older = next(iter(days[num_given:]), None)
+        return {"days": [entry(day) for day in days[:num_given]], "older": older, "limits": []}
+
+
+def test_days_that_a_gateway_left_out_are_asked_of_all_gateways(
+    longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "connect_quickly", lambda: LongBooks({}))
+    document = json.loads(longboat("usage", "--json", "--days", "5").stdout)
+    assert [row["requests"] for row in document["days"]] == [2] * 5
+
+
 def test_a_fleet_that_tells_nothing_is_an_error(longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "connect_quickly", lambda: Fleet("n1", "n2"))
     assert longboat("usage").returncode == 3

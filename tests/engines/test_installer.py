@@ -171,3 +171,15 @@ def test_all_files_of_an_environment_are_on_the_disk_before_its_marker(
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     bench.install()
     assert (tmp_path / "synced").read_text() == f"--file-system {bench.folder / MARKER}.partial\n"
+
+
+def test_files_that_do_not_reach_the_disk_are_no_environment(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (programs := tmp_path / "programs").mkdir()
+    (programs / "sync").write_text("#!/bin/sh\necho 'sync: error syncing: Input/output error' >&2\nexit 1\n")
+    (programs / "sync").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    with pytest.raises(ClusterError, match="Input/output error"):
+        bench.install()
+    assert not (bench.folder / MARKER).exists()

@@ -127,6 +127,8 @@ class RawClient:
 
     async def response(self) -> Response:
         status, headers = await self.head()
+        while status == 100:
+            status, headers = await self.head()
         async with asyncio.timeout(DEADLINE_S):
             if "content-length" in headers:
                 return Response(status, headers, await self.reader.readexactly(int(headers["content-length"])))

@@ -481,6 +481,20 @@ async def test_silly_limit_is_refused(limit: str) -> None:
     assert await ask(State(), "/admin/v1/usage", VIEWER, query=f"days={limit}") == (400, "bad_query")
 
 
+@pytest.mark.parametrize("until", ["2026-1-2", "yesterday", "2026-01-02x"])
+async def test_silly_day_is_refused(until: str) -> None:
+    assert await ask(State(), "/admin/v1/usage", VIEWER, query=f"until={until}") == (400, "bad_query")
+
+
+def test_days_that_one_process_left_out_are_left_out_of_all() -> None:
+    """A file that the processes share may have had another row when the next one read it."""
+    row = {"tenant": "a", "model": "m", "requests": 1}
+    one = {"days": [{**row, "day": "2026-01-02"}], "older": "2026-01-01", "limits": [], "shared": True}
+    other = {"days": [{**row, "day": f"2026-01-0{day}"} for day in (1, 2)], "older": None, "limits": [], "shared": True}
+    joined = UsageQuery().joined([one, other])
+    assert (joined["days"], joined["older"]) == (one["days"], "2026-01-01")
+
+
 async def test_admin_chooses_tenant_and_limit() -> None:
     status, document = await ask(State(), "/admin/v1/requests", VIEWER, query="tenant=b&limit=7")
     assert status == 200 and [row["id"] for row in document["requests"]] == ["req-b"]

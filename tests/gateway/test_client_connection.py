@@ -359,6 +359,78 @@ async def test_client_that_sent_ahead_and_left_ends_the_engines_work(
     assert len(upstream.seen) == 1
 
 
+def stream_after(go_on: asyncio.Event) -> Script:
+    """Send the beginning of a stream, and the rest once the event is set."""
+
+    async def stream(seen: Seen) -> None:
+        await seen.send(STREAM_HEAD + chunk(event("a")))
+        await go_on.wait()
+        await seen.send(chunk(event("b")) + b"0\r\n\r\n")
+
+    return stream
+
+
+@pytest.mark.parametrize("script", [echo_after, stream_after])
+async def test_client_that_closes_only_its_side_gets_its_answer(
+    script: Any, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    """As ``nc`` and BusyBox's ``wget`` do. Where no part of the answer is there, an interim response comes first."""
+    go_on = asyncio.Event()
+    upstream = await make_upstream(script(go_on))
+    gateway = await make_gateway(upstream)
+    client = await connect(gateway)
+    client.send(post_bytes(ASK))
+    client.writer.write_eof()
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    await asyncio.sleep(0.5)  # two sweeps
+    go_on.set()
+    answer = await client.response()
+    assert (answer.status, answer.complete) == (200, True)
+    assert answer.body == json.dumps(ASK).encode() or event("a") + event("b") == answer.body
+    assert await client.at_end()
+    await eventually(
+        lambda: not gateway.state.connections and not upstream.ended.is_set(), "the engine was not cut off"
+    )
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_client_that_closes_both_sides_ends_the_engines_work(
+    has_begun: bool, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    async def stream(seen: Seen) -> None:
+        while has_begun:
+            await seen.send((STREAM_HEAD if seen.head else b"") + chunk(event("a")))
+            seen.head = b""
+            await asyncio.sleep(0.1)
+        await until_closed(seen)
+
+    upstream = await make_upstream(stream)
+    gateway = await make_gateway(upstream)
+    client = await connect(gateway)
+    client.send(post_bytes(ASK))
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    if has_begun:
+        assert b"200 OK" in await client.read_some()
+    client.writer.close()
+    await eventually(lambda: gateway.state.held_bytes == gateway.state.in_flight == 0, "nothing is left of it")
+    await asyncio.wait_for(upstream.ended.wait(), DEADLINE_S)
+    assert not gateway.state.connections
+
+
+@pytest.mark.parametrize("more", [b"", post_bytes(ASK), b"POST /v1"])
+async def test_client_that_closes_its_side_counts_as_gone_where_nothing_could_show_it_later(
+    more: bytes, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    """An HTTP/1.0 client knows no interim response; others sent ahead, and a part of a request asks for nothing."""
+    upstream = await make_upstream(until_closed)
+    client = await connect(await make_gateway(upstream))
+    request = post_bytes(ASK)
+    client.send(request + more if more else request.replace(b"HTTP/1.1", b"HTTP/1.0"))
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    client.writer.write_eof()
+    await asyncio.wait_for(upstream.ended.wait(), DEADLINE_S)
+
+
 async def test_client_that_does_not_take_the_end_of_its_answer_is_cut_off(make_gateway: Any) -> None:
     gateway = await make_gateway(client_stall_s=0.5, keepalive_s=0.3)
     slow = socket.socket()

@@ -484,7 +484,7 @@ FAILED_RESPONSE = (
     b'event: response.failed\ndata: {"type":"response.failed","sequence_number":0,"response":{"id":"r",'
     b'"error":{"code":"server_error","message":"too long for the %b"}}}\n\n'
 )
-"""SGLang has no other code for what the client did wrong."""
+"""Some engines have no other code for what the client did wrong."""
 
 
 @pytest.mark.parametrize(
@@ -500,7 +500,7 @@ async def test_a_report_that_the_request_is_at_fault_reaches_the_client(
 ) -> None:
     is_response = path == "/v1/responses"
     kinds = (
-        [b"model's context length", b"x", b"x", b"model's context length"]
+        [b"model's context length", b"x", b"x", b"available context size"]
         if is_response
         else [b"invalid_request_error", b"api_error", b"api_error", b"invalid_request_error"]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import random
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ from counting import START_S
 
 from longboat.core.errors import UserInputError
 from longboat.gateway.limits.counters import LocalCounters
-from longboat.gateway.records.usage_store import UsageStore, day_of
+from longboat.gateway.records.usage_store import UsageRow, UsageStore, day_of
 
 DAY_S = 86_400
 
@@ -188,6 +189,27 @@ async def test_run_flushes_when_it_ends(tmp_path: Path) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert opened(tmp_path / "usage.db").all_totals_today(START_S)["ann"] == 11
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 100])
+def test_pages_have_whole_days_and_together_every_row_once(tmp_path: Path, most: int, has_file: bool) -> None:
+    store = opened(tmp_path / "usage.sqlite" if has_file else None)
+    now_s = START_S + 5 * DAY_S
+    for day, num_tenants in enumerate((2, 1, 4, 0, 2, 1)):
+        for tenant in range(num_tenants):
+            spend(store, f"t{tenant}", now_s=START_S + day * DAY_S)
+        if day == 2:
+            store.flush()
+    wanted, until, found, is_cut = store.report(6, now_s), "", list[UsageRow](), True
+    while is_cut:
+        rows, is_cut = store.page(6, now_s, until=until, most=most)
+        assert len(rows) <= most or len({row.day for row in rows}) == 1
+        found = rows + found
+        if is_cut:
+            until = (datetime.date.fromisoformat(rows[0].day) - datetime.timedelta(days=1)).isoformat()
+    assert found == wanted
+    assert len(wanted) == 10
 
 
 def test_report_adds_what_is_not_written_to_the_days_that_it_counts_for(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def in_front_of(bodies: list[bytes]) -> AsyncIterator[str]:
     inner = web.Application()
     inner.router.add_route("*", "/{path:.*}", answer)
     async with served(inner) as url:
-        front = FrontEnd(url, "inner", KEY, lambda: None)
+        front = FrontEnd(url, "inner", KEY)
         async with served(front.application()) as address:
             yield address
 
@@ -104,7 +104,7 @@ async def answered(status: int, body: bytes) -> AsyncIterator[tuple[int, bytes]]
     headers = {"authorization": f"Bearer {KEY}"}
     async with (
         served(inner) as url,
-        served(FrontEnd(url, "inner", KEY, lambda: None).application()) as address,
+        served(FrontEnd(url, "inner", KEY).application()) as address,
         aiohttp.ClientSession(timeout=DEADLINE) as client,
         client.post(f"{address}/v1/chat/completions", data=b"{}", headers=headers) as given,
     ):

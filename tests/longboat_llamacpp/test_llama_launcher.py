@@ -11,15 +11,17 @@ import pytest
 from longboat_llamacpp.flags import apply_flags, server_parser
 
 SCRIPT = """
-import asyncio, signal, sys
+import asyncio, sys
 from longboat_llamacpp.launcher import _end_with
 from longboat_llamacpp.servers import Inner
 
 async def main(shell, event, pause_s):
     process = await asyncio.create_subprocess_exec("sh", "-c", shell)
-    events = {"asked": asyncio.Event(), "closed": asyncio.Event()}
-    asyncio.get_running_loop().call_later(pause_s, events[event].set)
-    await _end_with(Inner(url="", key="", process=process), events["asked"], events["closed"])
+    connections, asked = [], asyncio.Event()
+    listener = await asyncio.start_server(lambda *streams: connections.append(streams), "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    asyncio.get_running_loop().call_later(pause_s, {"asked": asked.set, "closed": listener.close}[event])
+    await _end_with(Inner(url=f"http://127.0.0.1:{port}", key="", process=process), asked)
 
 asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
 """
@@ -28,11 +30,11 @@ asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
 @pytest.mark.parametrize(
     ("shell", "event", "pause_s", "code"),
     [
-        ("sleep 0.5; kill -SEGV $$", "closed", "0", 1),  # its port is closed before it is gone
+        ("sleep 2; kill -SEGV $$", "closed", "0.5", 1),  # its port is closed before it is gone
         ("kill -SEGV $$", "closed", "60", 1),
         ("exit 1", "closed", "60", 1),
         ("kill -TERM $$", "closed", "60", 0),
-        ("exec sleep 60", "closed", "0", 0),  # it waits for its responses
+        ("exec sleep 60", "closed", "0.5", 0),  # it waits for its responses, and answers none of its connections
         ("exec sleep 60", "asked", "0", 0),
     ],
 )

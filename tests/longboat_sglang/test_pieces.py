@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_folders_of_engines_that_are_gone_are_removed(tmp_path: Path, monkeypatc
     assert {path.name for path in base.iterdir() if path.is_dir()} == {"living", own.name}
 
 
-async def asked(path: str, key: str, monkeypatch: pytest.MonkeyPatch) -> int:
+async def asked(path: str, key: str, monkeypatch: pytest.MonkeyPatch, **more: Any) -> int:
     monkeypatch.setenv("LONGBOAT_ENGINE_API_KEY", "secret")
     sent: list[MutableMapping[str, Any]] = []
 
@@ -82,7 +83,7 @@ async def asked(path: str, key: str, monkeypatch: pytest.MonkeyPatch) -> int:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
-    scope = {"type": "http", "path": path, "method": "POST", "headers": headers}
+    scope = {"type": "http", "path": path, "method": "POST", "headers": headers, **more}
     await EngineMiddleware(app)(scope, receive, send)
     return int(sent[0]["status"])
 
@@ -101,6 +102,21 @@ async def test_every_path_needs_the_key(path: str, monkeypatch: pytest.MonkeyPat
     assert await asked(path, "", monkeypatch) == 401
     assert await asked(path, "another", monkeypatch) == 401
     assert await asked(path, "secret", monkeypatch) == 200
+
+
+@pytest.mark.parametrize(("hears", "status"), [(False, 404), (True, 200), (None, 200)])
+async def test_a_model_of_text_has_no_path_for_audio(
+    hears: bool | None, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang has it for every model; the gateway says of a 404 what the model cannot do."""
+    config = SimpleNamespace() if hears is None else SimpleNamespace(is_audio_understandable_model=hears)
+    manager = SimpleNamespace(model_config=config)
+    app = SimpleNamespace(
+        state=SimpleNamespace(openai_serving_transcription=SimpleNamespace(tokenizer_manager=manager))
+    )
+    assert await asked("/v1/audio/transcriptions", "secret", monkeypatch, app=app) == status
+    assert await asked("/v1/audio/transcriptions", "", monkeypatch, app=app) == 401
+    assert await asked("/v1/completions", "secret", monkeypatch, app=app) == 200
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/", "/ready"])

@@ -14,14 +14,14 @@ from longboat.catalog.formats.gguf import GgufHeader, MoreBytesError, parse_gguf
 from longboat.catalog.formats.hf_config import parse_config
 from longboat.catalog.formats.safetensors import LENGTH_BYTES, header_length, read_header, read_index
 from longboat.catalog.library import Library
-from longboat.catalog.quantized_names import named_model
-from longboat.catalog.read_hub import WITHOUT_NETWORK, Fetch, fetched, read_hub_or_catalog
+from longboat.catalog.quantized_names import named_model, quantized_name
+from longboat.catalog.read_hub import HUB, WITHOUT_NETWORK, Fetch, fetched, read_hub_or_catalog
 from longboat.catalog.readers.config_and_tensors import shape_from_both
 from longboat.catalog.readers.gguf_shape import shape_from_gguf
 from longboat.catalog.shape.from_tensors import shape_from_tensors
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.catalog.shape.tensors import Tensor
-from longboat.core.errors import UserInputError
+from longboat.core.errors import TransferError, UserInputError
 
 __all__ = ("Fetch", "gguf_parts", "read_folder", "read_gguf", "read_model")
 
@@ -32,6 +32,8 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 # A model with a quantization tag, as llama.cpp and Ollama write it.
 HUB_TAG = re.compile(r"[\w.-]+/[\w.-]+:[\w.-]+")
 SPLIT_GGUF = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+# One GGUF file of a repository, as a fleet file names it.
+HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):((?:[\w.-]+/)*[\w.-]+\.gguf)")
 FILE_ENDINGS = (".gguf", ".safetensors", ".json")
 FIRST_PIECE_BYTES = 1 << 20
 MAX_GGUF_HEADER_BYTES = 1 << 28
@@ -49,11 +51,27 @@ def read_model(source: str, library: Library, fetch: Fetch | None = None) -> Mod
         return _read_path(Path(source))
     if source.startswith(("http://", "https://")):
         return _read_address(source, _needed(fetch, source))
+    if found := HUB_FILE.fullmatch(source):
+        return _read_hub_file(found[1], found[2], library, fetch)
     if "/" not in source or HUB_TAG.fullmatch(source):
         return _named(source, library)
     if HUB_NAME.fullmatch(source) is None:
         raise UserInputError(f"there is no file or folder {source}", hint=WITHOUT_NETWORK)
+    if source.lower().endswith("-gguf"):
+        hint = f"name one of its formats or files: {source}:Q4_K_M, or {source}:FILE.gguf"
+        raise UserInputError(f"{source} holds GGUF files in several formats", hint=hint)
     return read_hub_or_catalog(source, library, fetch)
+
+
+def _read_hub_file(repository: str, file: str, library: Library, fetch: Fetch | None) -> ModelShape:
+    """Read a file's header; where the hub cannot be reached, the file's name has to do."""
+    if fetch is not None:
+        try:
+            return _read_address(f"{HUB}/{repository}/resolve/main/{file}", fetch)
+        except TransferError:
+            if quantized_name(file) is None:
+                raise
+    return _named(file.rpartition("/")[2], library)
 
 
 def _named(source: str, library: Library) -> ModelShape:

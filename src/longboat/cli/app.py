@@ -418,12 +418,12 @@ def init(
         int | None, typer.Option("--port", min=1, max=65535, help="Port to listen on.  [default: 8000]")
     ] = None,
     command: Annotated[
-        str, typer.Option("--from", metavar="COMMAND", help='"vllm serve …", a file that holds it, or - for stdin.')
+        str, typer.Option("--from", metavar="COMMAND", help="An engine's command, a file that holds it, or -: stdin.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept all suggestions, without questions.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
 ) -> None:
-    """Write a first fleet file: for this machine, or from a vLLM command.
+    """Write a first fleet file: for this machine, or from a command.
 
     Detects cards, memory and network, and chooses the largest model of the catalog that serves the load well.
     """

@@ -40,7 +40,7 @@ class InitRequest:
     users: int = 0
     host: str = ""
     port: int = 0  # 0: the command's, or 8000
-    command: str = ""  # of vLLM, the name of a file that holds it, or - for stdin
+    command: str = ""  # of an engine, the name of a file that holds it, or - for stdin
     yes: bool = False  # take what was found, and ask nothing
     force: bool = False  # write over a file
 
@@ -74,7 +74,7 @@ def run_init(request: InitRequest) -> None:
 
 
 def _write_from_command(request: InitRequest, path: Path) -> None:
-    """Write the file that does what a vLLM command does."""
+    """Write the file that does what the command of an engine does."""
     if request.model or request.users:
         raise UserInputError("--from has the model and its settings", hint="leave out --model and --users")
     command = _command(request.command)
@@ -82,8 +82,9 @@ def _write_from_command(request: InitRequest, path: Path) -> None:
     _write_checked(path, text, request.force)
     print("\n".join(line for line in text.splitlines() if line.startswith("# left out")))
     on = shlex.quote(request.on) if request.on else HERE
-    host = str(yaml.safe_load(text)["gateway"]["host"])
-    _say_next(path, engine="vllm", host=host, on=on)
+    document = yaml.safe_load(text)
+    engine = document["models"][0].get("engine", {}).get("kind", "vllm")
+    _say_next(path, engine=engine, host=str(document["gateway"]["host"]), on=on)
 
 
 def _command(given: str) -> str:
@@ -158,7 +159,9 @@ def _write_checked(path: Path, text: str, force: bool) -> None:
 
 def _say_next(path: Path, *, engine: str, host: str, on: str) -> None:
     print(f"\nwrote {path}. Next:")
-    if on != HERE:
+    if engine == "tgi":
+        print("  name TGI's folder as engine.environment: docs/guides/tgi.md")
+    elif on != HERE:
         print(f"  longboat engines install {engine}   # on each machine, once")
     elif not _is_installed(engine):
         print(f"  longboat engines install {engine}")

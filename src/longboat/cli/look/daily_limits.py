@@ -32,9 +32,10 @@ def limits_today(nodes: Nodes, gateways: Sequence[GatewayReport]) -> tuple[list[
     return with_rests(replies[0].get("limits", ()) if replies else (), rows, today), silent
 
 
-def usage_query(num_days: int) -> bytes:
+def usage_query(num_days: int, until: str = "") -> bytes:
     """Return the gateways' ``UsageQuery`` as it is sent; their own modules would take long to load."""
-    return json.dumps({"query": "usage", "days": num_days}, separators=(",", ":")).encode()
+    query = {"query": "usage", "days": num_days} | ({"until": until} if until else {})
+    return json.dumps(query, separators=(",", ":")).encode()
 
 
 def limit_table(limits: Iterable[Mapping[str, Any]]) -> Table:

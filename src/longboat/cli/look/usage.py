@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
 OUTSIDE = ("sent", "cost_nanos")
 """Counts that not every model has: requests that external addresses got, and what all requests cost in billionths."""
 KEYS = ("day", "tenant", "model")
+Reply = dict[str, Any]
 
 
 def form_of(**chosen: bool) -> str:
@@ -70,14 +71,20 @@ def run_usage(*, num_days: int, form: str = "table", url: str | None = None) -> 
 
 
 def _of_fleet(num_days: int, first: datetime.date, today: datetime.date) -> _Counts:
+    silent: dict[str, str] = {}
     with connect_quickly() as session:
         report = report_of(session)
-        replies, silent = replies_of(session, report.gateways, usage_query(num_days))
-    rows = added_up([entry for reply in replies for entry in reply["days"]], first.isoformat())
+
+        def ask(until: str) -> list[Reply]:
+            replies, others = replies_of(session, report.gateways, usage_query(num_days, until))
+            silent.update(others)
+            return replies
+
+        entries, limits = _all_pages(ask)
+    rows = added_up(entries, first.isoformat())
     if any("cost_nanos" in row for row in rows):
         rows = priced(rows, _currencies(report))
-    limits = with_rests(replies[0].get("limits", ()) if replies else (), rows, today.isoformat())
-    return _Counts(rows=rows, limits=limits, silent=silent)
+    return _Counts(rows=rows, limits=with_rests(limits[0] if limits else (), rows, today.isoformat()), silent=silent)
 
 
 def _of_gateway(url: str, num_days: int, first: datetime.date) -> _Counts:
@@ -85,11 +92,34 @@ def _of_gateway(url: str, num_days: int, first: datetime.date) -> _Counts:
     from longboat.cli.shared.gateway_replies import asked_gateways
     from longboat.gateway.admin.node_query import UsageQuery
 
+    currencies: dict[str, str] = {}
     with asked_gateways(url) as gateways:
-        replies = gateways.ask(UsageQuery(num_days))
-    currencies = {name: unit for reply in replies for name, unit in reply.get("currencies", {}).items()}
-    rows = priced(added_up([entry for reply in replies for entry in reply["days"]], first.isoformat()), currencies)
-    return _Counts(rows=rows, limits=[limit for reply in replies for limit in reply["limits"]], silent={})
+
+        def ask(until: str) -> list[Reply]:
+            replies = gateways.ask(UsageQuery(num_days, until=until))
+            for reply in replies:
+                currencies.update(reply.get("currencies", {}))
+            return replies
+
+        entries, limits = _all_pages(ask)
+    rows = priced(added_up(entries, first.isoformat()), currencies)
+    return _Counts(rows=rows, limits=[limit for some in limits for limit in some], silent={})
+
+
+def _all_pages(ask: Callable[[str], Sequence[Reply]]) -> tuple[list[Reply], list[list[Reply]]]:
+    """Return the rows of all gateways, and each one's limits. ask: for the newest days up to one, or for those of now
+
+    A gateway whose reply has too many rows leaves out its oldest days: they are asked of all gateways again.
+    """
+    replies = ask("")
+    limits = [list(reply.get("limits", ())) for reply in replies]
+    entries: list[Reply] = []
+    until = "~"  # sorts behind every day
+    while (older := max((reply.get("older") or "" for reply in replies), default="")) and older < until:
+        entries += [entry for reply in replies for entry in reply["days"] if entry["day"] > older]
+        until = older
+        replies = ask(until)
+    return entries + [entry for reply in replies for entry in reply["days"]], limits
 
 
 def _print(rows: list[dict[str, Any]], limits: list[dict[str, Any]], first_day: str) -> None:

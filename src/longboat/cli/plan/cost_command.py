@@ -41,7 +41,7 @@ def run_cost(model: str, request: PlanRequest, money: Money, *, as_json: bool) -
     assumed = assumptions_of(money, planner.library)
     api = planner.library.apis.find(money.api) if money.api else None
     shape = planner.read(model)
-    planner = as_run(planner, request, shape)
+    planner = as_run(planner.for_files(model, shape), request, shape)
     planner, served = planner.at_rate(shape)
     found = planner.plan(shape)
     cost = cost_of(found.plans[0], found.cluster, found.demand, assumed, api)

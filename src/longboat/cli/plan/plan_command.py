@@ -166,7 +166,7 @@ def _planned(
     try:
         shape = planner.read(model)
         check_generates(shape)
-        planner = as_run(planner, request, shape)
+        planner = as_run(planner.for_files(model, shape), request, shape)
         planner, served = with_draft(planner, wanted.what_if, shape).at_rate(shape)
         return planner, shape, planner.plan(shape), served
     except LongboatError as error:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ("console", "cost_table", "print_cost", "print_found")
 
 WIDTH_WITHOUT_TERMINAL = 160
+UNBOUNDED = 10_000
 GIB = 1024**3
 SHOWN_PLANS, SHOWN_REJECTED = 6, 8
 
@@ -63,10 +64,10 @@ def print_found(
             out.print(Text(f"· {reason}"))
     if len(found.plans) > 1:
         out.print()
-        out.print(_others(found.plans[:num_plans]))
+        _print_reasons(out, _others(found.plans[:num_plans]))
     if found.rejected:
         out.print()
-        out.print(_rejected(found))
+        _print_reasons(out, _rejected(found))
     if base is not None and base.plans:
         out.print()
         out.print(_difference(base, found))
@@ -131,6 +132,27 @@ def _alike(ranks: Iterable[RankBytes]) -> Iterator[tuple[str, RankBytes]]:
             runs.append((rank.stage, rank.stage, rank))
     for first, last, rank in runs:
         yield (f"{first}" if first == last else f"{first}-{last}"), rank
+
+
+def _print_reasons(out: Console, table: Table) -> None:
+    """Print a table of names, figures and reasons; on a screen that is too narrow, names and reasons as lines below it.
+
+    Numbers stand for the names then.
+    """
+    if out.measure(table, options=out.options.update(max_width=UNBOUNDED)).maximum <= out.width:
+        out.print(table)
+        return
+    names, *figures, reasons = table.columns
+    lines = [f"{name}: {reason}" for name, reason in zip(names.cells, reasons.cells, strict=True)]
+    if not figures:
+        out.print(Text(f"{names.header}", style="bold"))
+    else:
+        numbered = simple_table(str(names.header), *(f"{column.header}>" for column in figures))
+        for number, *cells in zip(range(1, len(lines) + 1), *(column.cells for column in figures), strict=True):
+            numbered.add_row(str(number), *cells)
+        out.print(numbered)
+    for number, line in enumerate(lines, 1):
+        out.print(Text(f"{number}: {line}" if figures else f"· {line}"))
 
 
 def _others(plans: Sequence[Plan]) -> Table:

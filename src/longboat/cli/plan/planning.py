@@ -26,7 +26,8 @@ from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.cluster_edits import edited
 from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.planner.machines.engine_choice import engine_for
-from longboat.planner.memory.formats import as_computed
+from longboat.planner.memory.engine import OFFLOADING
+from longboat.planner.memory.formats import as_computed, is_gguf
 from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration, read_calibration
 from longboat.planner.predict.constants import Calibration
@@ -68,6 +69,15 @@ class Planner:
     def read(self, source: str) -> ModelShape:
         """Return the model as it is stored. Raises UserInputError, TransferError."""
         return _shape_of(source, self.library, offline=self.offline)
+
+    def for_files(self, source: str, shape: ModelShape) -> Planner:
+        """Return the planner for llama.cpp where no engine is asked for, and GGUF is the format asked for or stored."""
+        formats = self.quantization.lower().split(",") if self.quantization else [shape.quantization]
+        in_gguf = all(is_gguf(name.strip()) for name in formats) or source.lower().endswith(".gguf")
+        if not in_gguf or self.cluster.engine:
+            return self
+        base = self.base and replace(self.base, engine=OFFLOADING)
+        return replace(self, cluster=replace(self.cluster, engine=OFFLOADING), base=base)
 
     def plan(self, shape: ModelShape, *, fewer_bits: bool = True) -> SearchResult:
         """Return plans, in the quantizations that are asked for; else as stored, or in fewer bits where that is better.

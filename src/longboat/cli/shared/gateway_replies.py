@@ -94,7 +94,7 @@ def _place_of(query: NodeQuery) -> tuple[str, dict[str, str]]:
     if isinstance(query, RecentQuery):
         return "requests", {"limit": str(query.limit)} | ({"tenant": query.tenant} if query.tenant else {})
     if isinstance(query, UsageQuery):
-        return "usage", {"days": str(query.days)}
+        return "usage", {"days": str(query.days)} | ({"until": query.until} if query.until else {})
     raise TypeError(f"{type(query).__name__} has no path in the admin API")
 
 

@@ -93,7 +93,7 @@ def _plans(asked: Question, request: PlanRequest) -> dict[str, Any]:
         return size_values(model, request)
     planner = planner_for(request)
     check_generates(shape := planner.read(model))
-    planner, served = planner.at_rate(shape)
+    planner, served = planner.for_files(model, shape).at_rate(shape)
     found = planner.plan(shape)
     queue = planner.queue(served)
     notes = [*name_notes(model, shape), *rate_notes(served, request.rate, queue), *notes_of(shape, request.kv_bits)]

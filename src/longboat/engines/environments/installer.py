@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -211,10 +212,24 @@ def _mark(folder: Path, request: InstallRequest) -> InstalledEnvironment:
     }
     partial = folder / f"{MARKER}.partial"
     partial.write_text(json.dumps(told, indent=2) + "\n")
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # the marker is a promise of all files beside it
-        subprocess.run(["sync", "--file-system", str(partial)], timeout=_SYNC_DEADLINE_S, check=False)
+    if problem := _sync_problem(partial):  # the marker is a promise of all files beside it
+        what = f"what was installed in {folder} could not be written to the disk: {problem}"
+        raise ClusterError(what, hint="look at the disk (dmesg), then install again")
     partial.replace(folder / MARKER)
     return InstalledEnvironment(folder.name, folder, created_at, environment)
+
+
+def _sync_problem(file: Path) -> str:
+    """Write all that its file system holds in memory to the disk, and return why that failed, if it did."""
+    try:
+        command = ["sync", "--file-system", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SYNC_DEADLINE_S, check=False)
+    except FileNotFoundError:
+        os.sync()  # it tells of no failure
+        return ""
+    except subprocess.TimeoutExpired:
+        return f"it took longer than {_SYNC_DEADLINE_S:.0f} s"
+    return (done.stderr.strip() or f"sync ended with {done.returncode}") if done.returncode else ""
 
 
 def _recipe(request: InstallRequest) -> str:

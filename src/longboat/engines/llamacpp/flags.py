@@ -10,7 +10,16 @@ from collections.abc import Iterator, Sequence
 from longboat.core.errors import Problem
 from longboat.engines.extra_arguments import OWN_ADDRESS, OWN_KEY, PLAIN_HTTP, is_number, whole_number
 
-__all__ = ("CACHE_BITS", "HARMLESS_FLAGS", "OWNED_FLAGS", "TAKEN_FLAGS", "check_args", "number_given", "text_given")
+__all__ = (
+    "CACHE_BITS",
+    "HARMLESS_FLAGS",
+    "OWNED_FLAGS",
+    "TAKEN_FLAGS",
+    "check_args",
+    "number_given",
+    "spelling",
+    "text_given",
+)
 
 _MODEL = "set the model's source instead"
 _SPLIT = "set the model's split (pipeline, layers) instead"
@@ -151,6 +160,11 @@ def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, st
         yield f"{word} takes a number, not {value!r}", f"write {flag} and a number"
     elif flag == "--parallel" and not 1 <= int(value) <= _MAX_PARALLEL:
         yield f"{word} is {value}, the limits are 1 and {_MAX_PARALLEL}", f"write {flag} and a number between them"
+
+
+def spelling(word: str) -> str | None:
+    """Return the long name of a flag; None for a value."""
+    return _SHORT.get(word, word) if word.startswith("-") and not _is_number(word) else None
 
 
 def number_given(flag: str, args: Sequence[str]) -> int | None:

@@ -25,7 +25,14 @@ from longboat.gateway.admin.admin_call import (
 )
 from longboat.gateway.admin.admin_changes import change_of
 from longboat.gateway.admin.local_clients import is_here
-from longboat.gateway.admin.node_query import USAGE_DAYS, MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
+from longboat.gateway.admin.node_query import (
+    DAY_PATTERN,
+    USAGE_DAYS,
+    MetricsQuery,
+    RecentQuery,
+    TimelineQuery,
+    UsageQuery,
+)
 from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
 from longboat.gateway.admin.scrape_targets import KINDS, engine_targets, fleet_gateways, gateway_targets, own_target
 from longboat.gateway.api.paths import unknown_path
@@ -207,12 +214,17 @@ async def _usage(call: AdminCall) -> Refusal | AdminAnswer:
     days = whole_number(call.query.get("days", str(USAGE_DAYS)), 366)
     if days is None:
         return bad_query("days", 366)
-    document = await call.node.ask(UsageQuery(days, call.only))
+    until = call.query.get("until", "")
+    if not re.fullmatch(DAY_PATTERN, until):
+        message = "'until' must be a day such as 2026-11-21."
+        return Refusal(status=400, message=message, code="bad_query", param="until")
+    document = await call.node.ask(UsageQuery(days, call.only, until))
     rows = document["days"]
-    limits = [limit for limit in document["limits"] if call.only in (None, limit.get("tenant"))]
+    limits = [] if until else [limit for limit in document["limits"] if call.only in (None, limit.get("tenant"))]
     rests = with_rests(limits, rows, day_of(time.time()))
     currencies = call.state.live.policy.currencies_of(rows)
-    return AdminAnswer(200, {"days": rows, "currencies": currencies, "limits": rests, "missing": document["missing"]})
+    answer = {"days": rows, "older": document.get("older"), "currencies": currencies, "limits": rests}
+    return AdminAnswer(200, {**answer, "missing": document["missing"]})
 
 
 # the client's rights

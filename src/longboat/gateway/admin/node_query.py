@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
@@ -16,6 +17,7 @@ from longboat.gateway.records.recent import summary, timeline
 from longboat.routing.capacity.daily_rests import daily_limits
 
 __all__ = (
+    "DAY_PATTERN",
     "USAGE_DAYS",
     "MetricsQuery",
     "NodeQuery",
@@ -28,6 +30,7 @@ __all__ = (
 )
 
 USAGE_DAYS = 31
+DAY_PATTERN = r"^([0-9]{4}-[0-9]{2}-[0-9]{2})?$"
 _USAGE_KEYS = ("day", "tenant", "model")
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=999_999)]
@@ -89,29 +92,42 @@ class RecentQuery(Query, frozen=True, tag="recent"):
 
 
 class UsageQuery(Query, frozen=True, tag="usage"):
-    """Asks for ``{"days": [UsageRow's fields …], "limits": of a day, "shared": whether processes keep one file}``."""
+    """Asks for ``{"days": [UsageRow's fields …], "older": day, "limits": of a day, "shared": bool}``.
+
+    older: the last of the days that were left out, where a reply would have had too many rows; else None. A question
+    with this day as ``until`` gets them.
+    shared: whether all processes of the node keep one file
+    """
 
     days: _Count = USAGE_DAYS
     # where given, only rows of this tenant are returned
     tenant: str | None = None
+    # the last day, such as ``2026-11-21``; empty: today
+    until: Annotated[str, msgspec.Meta(pattern=DAY_PATTERN)] = ""
     is_slow: ClassVar[bool] = True
 
     def local(self, state: ObservedState) -> Reply:
-        rows = state.usage.report(self.days, state.clock.unix_s(), self.tenant)
-        shared = state.config.state_folder is not None
-        return {"days": [row._asdict() for row in rows], "limits": daily_limits(state.live.policy), "shared": shared}
+        rows, is_cut = state.usage.page(self.days, state.clock.unix_s(), self.tenant, until=self.until)
+        return {
+            "days": [row._asdict() for row in rows],
+            "older": _day_before(rows[0].day) if is_cut else None,
+            "limits": daily_limits(state.live.policy),
+            "shared": state.config.state_folder is not None,
+        }
 
     def joined(self, replies: Sequence[Reply]) -> Reply:
         """Take the largest count of a shared file, which lacks only what others added in the last second; else add."""
         shared = any(reply["shared"] for reply in replies)
+        older = max((reply.get("older") or "" for reply in replies), default="")  # of which not all replies have rows
         rows: dict[tuple[str, ...], Reply] = {}
-        for row in (row for reply in replies for row in reply["days"]):
+        for row in (row for reply in replies for row in reply["days"] if row["day"] > older):
             key = row["day"], row["tenant"], row["model"]
             other = rows.setdefault(key, row)
             if other is not row and not (shared and other == row):
                 rows[key] = _joined_row(other, row, shared=shared)
         limits = replies[0]["limits"] if replies else []
-        return {"days": [rows[key] for key in sorted(rows)], "limits": limits, "shared": shared}
+        days = [rows[key] for key in sorted(rows)]
+        return {"days": days, "older": older or None, "limits": limits, "shared": shared}
 
 
 class OwnerQuery(Query, frozen=True, tag="owner"):
@@ -157,6 +173,10 @@ def _losses(state: ObservedState) -> dict[str, int]:
 def _running_rows(counts: Mapping[tuple[str, ...], int]) -> list[Reply]:
     names = ("model", "replica", "tenant")
     return [{**dict(zip(names, key, strict=True)), "requests": count} for key, count in counts.items()]
+
+
+def _day_before(day: str) -> str:
+    return (datetime.date.fromisoformat(day) - datetime.timedelta(days=1)).isoformat()
 
 
 def _received_s(row: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 __all__ = (
+    "TOO_LONG",
     "chat_chars",
     "completion_chars",
     "detokenize_chars",
@@ -24,6 +25,9 @@ __all__ = (
     "score_chars",
     "tokenize_chars",
 )
+
+TOO_LONG = r"(?:maximum|model's|available) context (?:length|size)"
+"""A pattern of what vLLM, SGLang and llama.cpp say of a prompt that is too long for the model."""
 
 Document = dict[str, Any]
 

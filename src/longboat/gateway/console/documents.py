@@ -143,6 +143,7 @@ def usage_document(policy: Policy, usage: Document, only: str | None, today: str
     limits = [limit for limit in usage["limits"] if only in (None, limit.get("tenant"))]
     return {
         "days": rows,
+        "older": usage.get("older"),
         "currencies": policy.currencies_of(rows),
         "limits": with_rests(limits, rows, today),
         "missing": usage["missing"],

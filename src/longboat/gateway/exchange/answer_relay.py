@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from longboat.gateway.native.leaf_work import ChunkPath
     from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("AnswerRelay", "ClientSide")
+__all__ = ("WAITING", "AnswerRelay", "ClientSide")
 
 _IDENTITY: Final = Framing.IDENTITY  # a member of an enum is looked up each time that it is named
 _CHUNKED: Final = Framing.CHUNKED
 _CLOSE: Final = Framing.CLOSE
 _JSON: Final = AnswerKind.JSON
 _MAX_WHOLE_BYTES = 65536  # of an answer that is kept until its usage is read
-_WAITING: Final = b": waiting\n\n"
+WAITING: Final = b": waiting\n\n"
 _EVENT_STREAM = parse_response_head(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
 _NO_REPLICA: Final = replica_line("")
 
@@ -188,7 +188,7 @@ class AnswerRelay:
             self.relay = Relay(lines, framing, events=True, style=self.call.api.style)
             self.status = 200
         if self.relay.events and not self.client.write_paused:
-            self.client.write(self.relay.comment(_WAITING))
+            self.client.write(self.relay.comment(WAITING))
 
     def refuse(self, refusal: Refusal) -> bool:
         """Give an error, as well as what was sent before allows. Return whether the connection can be kept."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from longboat.gateway.api.prompt_size import TOO_LONG
 from longboat.gateway.http.responses import ErrorStyle, Refusal
 
 if TYPE_CHECKING:
@@ -19,8 +20,7 @@ _LACKING = frozenset(("not found", "method not allowed", "file not found"))
 
 _SWITCHED_OFF = "--enable-scale-out"
 
-_TOO_LONG = re.compile(r"(maximum|model's|available) context (length|size)")
-"""Part of what vLLM, SGLang and llama.cpp say of a prompt that is too long for the model."""
+_TOO_LONG = re.compile(TOO_LONG)
 _ANTHROPICS = "prompt is too long"
 """What Anthropic's API says of such a prompt, by which clients know it."""
 _ANTHROPIC_TYPES = ("invalid_request_error", "not_found_error")

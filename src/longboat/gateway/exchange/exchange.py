@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longboat.gateway.api.body import BodyError, Facts
 from longboat.gateway.exchange import life
-from longboat.gateway.exchange.answer_relay import AnswerRelay, ClientSide
+from longboat.gateway.exchange.answer_relay import WAITING, AnswerRelay, ClientSide
 from longboat.gateway.exchange.life import Action, Event, Judged, Lost, Phase
 from longboat.gateway.exchange.lifecycle import step
 from longboat.gateway.exchange.payment import Payments, close_bill
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ("ClientSide", "Exchange")
 
 _MAX_DECISIONS = 64
+_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Exchange(Host):  # size: five methods for each of its two callers, and one for each action
@@ -57,6 +58,17 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self._task: asyncio.Task[None] | None = None  # what must be waited for before the next step
 
     # what the client's connection calls
+
+    def ask_client(self) -> None:
+        """Give a client that may have gone bytes to refuse: an interim response before the answer, or a comment in it.
+
+        A client that does not wait for an interim response drops it (RFC 9110, 15.2).
+        """
+        relay = self._answer.relay
+        if relay is None or not relay.started:
+            self._client.write(_INTERIM)
+        elif relay.passes_chunks:
+            self._client.write(relay.comment(WAITING))
 
     def start(self) -> None:
         """Begin."""

@@ -33,7 +33,9 @@ INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, m
 """
 _ADDED_LATER = ("sent", "cost_nanos")
 """Columns that files of version 1 do not have."""
-_SINCE = "SELECT * FROM usage WHERE day >= ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY day, tenant, model"
+_RANGE = "FROM usage WHERE day >= ?1 AND day <= ?2 AND (?3 IS NULL OR tenant = ?3)"
+_ROWS = f"SELECT * {_RANGE} ORDER BY day, tenant, model"
+_DAY_OF_ROW = f"SELECT day {_RANGE} ORDER BY day DESC, tenant DESC, model DESC LIMIT 1 OFFSET ?4"
 
 Key = tuple[str, str, str]  # day, tenant, model
 Counts = list[int]  # requests, prompt, completion, cached tokens; sent outside, cost in billionths
@@ -74,10 +76,20 @@ class UsageFile:
                 connection.execute("ROLLBACK")
             raise
 
-    def rows_since(self, first_day: str, tenant: str | None) -> list[tuple[Any, ...]]:
-        """Read the rows of a day and of those after it, by day, tenant and model. tenant: None: of all"""
-        with closing(self._connected().execute(_SINCE, (first_day, tenant))) as cursor:
+    def rows(self, first_day: str, last_day: str, tenant: str | None, most: int) -> list[tuple[Any, ...]]:
+        """Read the rows of the newest days, by day, tenant and model: those of whole days, and more than ``most``.
+
+        Fewer are all that there are. tenant: None: of all
+        """
+        first_day = self._day_of_row(most, (first_day, last_day, tenant)) or first_day
+        with closing(self._connected().execute(_ROWS, (first_day, last_day, tenant))) as cursor:
             return cursor.fetchall()
+
+    def _day_of_row(self, number: int, among: tuple[str, str, str | None]) -> str | None:
+        """Return the day of a row, of which the newest has number 0; None where there are not as many."""
+        with closing(self._connected().execute(_DAY_OF_ROW, (*among, number))) as cursor:
+            row = cursor.fetchone()
+        return None if row is None else row[0]
 
     def close(self) -> None:
         if self._connection is not None:

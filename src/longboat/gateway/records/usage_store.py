@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -14,12 +15,15 @@ from longboat.core.errors import UserInputError
 from longboat.gateway.records.usage_file import Counts, Key, UsageFile
 from longboat.telemetry import Guard, logger
 
-__all__ = ("UsageRow", "UsageStore", "day_of")
+__all__ = ("UsagePage", "UsageRow", "UsageStore", "day_of")
 
 log = logger("gateway")
 
 FLUSH_S = 1.0
+MAX_ROWS = 20_000
+"""Rows of one report, where each of its days has fewer."""
 _DAY_S = 86_400
+_LAST = "9999-12-31"
 
 
 class UsageRow(NamedTuple):
@@ -35,6 +39,13 @@ class UsageRow(NamedTuple):
     cached_tokens: int
     sent: int = 0  # requests that an external address got
     cost_nanos: int = 0  # what the requests cost, in billionths of the currency of the model's price
+
+
+class UsagePage(NamedTuple):
+    """Rows of whole days."""
+
+    rows: list[UsageRow]
+    is_cut: bool  # earlier days may have been left out
 
 
 def day_of(now_s: float) -> str:
@@ -143,23 +154,34 @@ class UsageStore:
         return totals
 
     def report(self, days: int, now_s: float, tenant: str | None = None) -> list[UsageRow]:
-        """Return the rows of the last ``days`` UTC days, today included, by day, tenant and model.
+        """Return all rows of the last ``days`` UTC days, today included, by day, tenant and model.
 
         tenant: None: of all. Many rows take long: call it in a thread.
 
         Counts that are not written yet are included. Where the file cannot be read, ``problem`` says so, and the
         rows are those of this process.
         """
-        first = day_of(now_s - (days - 1) * _DAY_S)
+        return self.page(days, now_s, tenant, most=sys.maxsize).rows
+
+    def page(
+        self, days: int, now_s: float, tenant: str | None = None, *, until: str = "", most: int = MAX_ROWS
+    ) -> UsagePage:
+        """Return the rows of a report of the newest whole days: at most ``most``, and one day at least.
+
+        until: the last day, such as ``2026-11-21``; empty: today
+        """
+        first, last = day_of(now_s - (days - 1) * _DAY_S), until or _LAST
         with self._file_lock:
-            written = self._written(first, tenant)
+            written = self._written(first, last, tenant, most)
+            if len(written) > most:
+                first = written[0][0]
             with self._added_lock:
                 added = {
                     key: counts[:]
                     for key, counts in self._added.items()
-                    if key[0] >= first and tenant in (None, key[1])
+                    if first <= key[0] <= last and tenant in (None, key[1])
                 }
-        return [UsageRow._make(row) for row in _with_added(written, added)]
+        return _newest_days([UsageRow._make(row) for row in _with_added(written, added)], most)
 
     def close(self) -> None:
         """Flush and close."""
@@ -173,11 +195,11 @@ class UsageStore:
         self._day_starts_s = now_s // _DAY_S * _DAY_S
         self._day_ends_s = self._day_starts_s + _DAY_S
 
-    def _written(self, first_day: str, tenant: str | None) -> list[tuple[Any, ...]]:
+    def _written(self, first_day: str, last_day: str, tenant: str | None, most: int) -> list[tuple[Any, ...]]:
         if self._file is None:
             return []
         try:
-            return self._file.rows_since(first_day, tenant)
+            return self._file.rows(first_day, last_day, tenant, most)
         except (sqlite3.Error, OSError) as error:
             self._failed(self._file, error)
             return []
@@ -192,6 +214,18 @@ class UsageStore:
         if self.problem:
             log.warning("the usage file %s is written again", file.path)
         self.problem = None
+
+
+def _newest_days(rows: list[UsageRow], most: int) -> UsagePage:
+    if len(rows) <= most:
+        return UsagePage(rows, False)
+    at = len(rows) - most
+    cut_day = rows[at - 1].day
+    while at < len(rows) and rows[at].day == cut_day:
+        at += 1
+    if at == len(rows):  # one day has more
+        at = next(index for index, row in enumerate(rows) if row.day == cut_day)
+    return UsagePage(rows[at:], True)
 
 
 def _with_added(written: list[tuple[Any, ...]], added: dict[Key, Counts]) -> list[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ from longboat.gateway.config import SWEEP_S
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.tls import TlsTransport
 from longboat.gateway.requests.client_link import ClientLink, progress_of
+from longboat.gateway.requests.half_closed import HalfClosed
 from longboat.gateway.requests.request_reader import RequestReader
 from longboat.gateway.requests.respond import answer_request, report_defect
 
@@ -21,13 +22,15 @@ __all__ = ("ClientConnection",)
 class ClientConnection(ClientLink):
     """An asyncio protocol by its methods. Reads on while an answer runs, to notice at once that a client goes."""
 
-    __slots__ = ("_progress", "_reader", "_stalled_since_s")
+    __slots__ = ("_half_closed", "_is_http_1_0", "_progress", "_reader", "_stalled_since_s")
 
     def __init__(self, state: GatewayState) -> None:
         super().__init__(state)
         self._reader: RequestReader | None = None  # while the connection is open
         self._stalled_since_s = 0.0  # when the client stopped reading
         self._progress = 0  # of the client at the last sweep, while bytes wait for it
+        self._half_closed: HalfClosed | None = None  # once the client closed its side alone, or seems to have
+        self._is_http_1_0 = False  # the present request
 
     # what the loop calls
 
@@ -67,8 +70,17 @@ class ClientConnection(ClientLink):
         return True
 
     def eof_received(self) -> bool:
-        if self.exchange is not None:
-            self.transport.abort()
+        """Wait on where the client is owed one answer, and it would show that the client has gone."""
+        reader, answer = self._reader, self.exchange
+        if answer is None:
+            return False
+        is_whole = not self.queue and reader is not None and reader.request is None
+        if is_whole and not self._is_http_1_0 and HalfClosed.can_wait(self.transport):
+            self.closes_after = True
+            self._half_closed = self._half_closed or HalfClosed(self.transport)
+            if not self._half_closed.has_gone(answer, time.monotonic()):
+                return True
+        self.transport.abort()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -111,7 +123,8 @@ class ClientConnection(ClientLink):
         if self.write_paused and now_s - self._stalled_since_s > limits.client_stall_s:
             self.transport.abort()
         elif self.exchange is not None:
-            if self.queue and self.has_left():
+            half_closed = self._half_closed
+            if half_closed.has_gone(self.exchange, now_s) if half_closed else self.queue and self.has_left():
                 self.transport.abort()
             else:
                 self.exchange.sweep(limits.engine_silence_s / SWEEP_S)
@@ -171,6 +184,7 @@ class ClientConnection(ClientLink):
         """Return False where a defect ended the connection: it must end this one and no other."""
         if not request.keep_alive or self.state.draining or self.state.stopping:
             self.closes_after = True
+        self._is_http_1_0 = request.http_1_0
         try:
             answer_request(self, request, known)
         except Exception as error:

@@ -34,6 +34,9 @@ class PendingReply(Generic[T]):
         self._task = asyncio.get_running_loop().create_task(work)
         self._task.add_done_callback(self._hand_over)
 
+    def ask_client(self) -> None:
+        """Do nothing: the work is short."""
+
     def abort(self) -> None:
         """Cancel the work: the client has left."""
         self._has_left = True

@@ -6,6 +6,7 @@ import re
 
 import orjson
 
+from longboat.gateway.api.prompt_size import TOO_LONG
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.resume.continuation.parts import IDS
 from longboat.gateway.resume.journal import Journal
@@ -20,7 +21,7 @@ _ENDS = {
 }
 _REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
 _REFUSES = re.compile(
-    rb'"type": ?"(?:invalid_request_error|BadRequestError)"|"code": ?400\b|"message": ?"[^"]* context length'
+    rb'"type": ?"(?:invalid_request_error|BadRequestError)"|"code": ?400\b|"message": ?"[^"]*' + TOO_LONG.encode()
 )
 """Part of a report about the request itself: SGLang refuses a prompt that is too long in the stream of its answer."""
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = (
     "ASSIGNMENT",
+    "CONTAINERS",
+    "IMAGES",
     "RunningRequest",
     "arguments_at",
     "as_run",
@@ -33,6 +35,7 @@ __all__ = (
 )
 
 STORED = "stored"
+TGI = "text-generation-launcher"
 # Ollama's files without a word for their format.
 OLLAMA_FORMAT = "q4_k_m"
 # The format that llama-server takes of a repository without a word for it.
@@ -42,8 +45,14 @@ STARTS = {
     "sglang": "sglang serve --model-path Qwen/Qwen3-32B",
     "llamacpp": "llama-server -m model.gguf",
 }
-# Its entry point is the server.
-VLLM_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")
+# Images whose entry point is the server.
+IMAGES = {
+    "vllm serve": re.compile(r"(^|/)vllm-openai(:|@|$)"),
+    "llama-server": re.compile(r"(^|/)llama\.cpp:server"),
+    TGI: re.compile(r"(^|/)text-generation-inference(:|@|$)"),
+}
+CONTAINERS = ("docker", "podman", "nerdctl")
+MODULES = ("vllm.entrypoints", "sglang.launch_server")
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 BEFORE = ("env", "exec", "export", "nohup", "run", "sudo", "uv")
 IN_HOST = "--kv-offloading-size"
@@ -157,29 +166,41 @@ def program_of(words: Sequence[str]) -> str:
     names = [word.rpartition("/")[2] for word in words]
     if "vllm" in names[:2] and "serve" in names[:3]:
         return "vllm serve"
-    if any(VLLM_IMAGE.search(word) for word in words):
-        return "vllm serve"
-    for word in words[:5]:
-        if word.startswith(("vllm.entrypoints", "sglang.launch_server")):
+    for program, image in IMAGES.items():
+        if any(image.search(word) for word in words):
+            return program
+    in_container = bool(set(names[:2]) & set(CONTAINERS))
+    for word in words if in_container else words[:5]:
+        if word.startswith(MODULES):
             return word
-    if names[:2] == ["sglang", "serve"]:
+    if names[:2] == ["sglang", "serve"] or (in_container and " sglang serve " in f" {' '.join(names)} "):
         return "sglang serve"
-    return "llama-server" if names and names[0] == "llama-server" else ""
+    return names[0] if names and names[0] in ("llama-server", TGI) else ""
 
 
 def arguments_at(words: Sequence[str]) -> int:
     """Return where the arguments of the server begin, in a command that starts one."""
-    ends = ("serve", "llama-server")
-    return next(
-        index + 1
-        for index, word in enumerate(words)
-        if word.rpartition("/")[2] in ends
-        or word.startswith(("vllm.entrypoints", "sglang.launch_server"))
-        or VLLM_IMAGE.search(word)
-    )
+    first = next(at for at, word in enumerate(words) if _starts(word) or _is_image(word))
+    if not _is_image(words[first]):
+        return first + 1
+    named = (at for at in range(first + 1, min(first + 4, len(words))) if _starts(words[at]))
+    return next(named, first) + 1  # after the image, its program may be named again
+
+
+def _starts(word: str) -> bool:
+    return word.rpartition("/")[2] in ("serve", "llama-server", TGI) or word.startswith(MODULES)
+
+
+def _is_image(word: str) -> bool:
+    return any(image.search(word) for image in IMAGES.values())
 
 
 def _reader(program: str) -> _Reader:
+    if program == TGI:
+        raise UserInputError(
+            "how much memory TGI takes beside weights is not known here",
+            hint="plan its model: longboat plan MODEL --on …",
+        )
     if program.startswith("vllm"):
         from longboat.engines.vllm.flags import ARGUMENTS
         from longboat.engines.vllm.memory import memory_of

@@ -79,7 +79,7 @@ def run_size(model: str, request: PlanRequest, *, as_json: bool, must_keep: bool
     """Print how many machines of each kind serve the load."""
     planners = _planners(request)
     try:
-        check_generates(shape := planners[0][1].read(model))
+        planners, shape = _read(model, planners)
     except LongboatError as error:
         if as_json:
             print_refused(error, None, request.kv_bits)
@@ -97,9 +97,14 @@ def run_size(model: str, request: PlanRequest, *, as_json: bool, must_keep: bool
 
 def size_values(model: str, request: PlanRequest) -> dict[str, Any]:
     """Return how many machines of each kind serve the load, as ``--json`` prints it. Raises LongboatError."""
-    planners = _planners(request)
-    check_generates(shape := planners[0][1].read(model))
+    planners, shape = _read(model, _planners(request))
     return _document(shape, planners[0][1], _rows(planners, shape))
+
+
+def _read(model: str, planners: Sequence[tuple[str, Planner]]) -> tuple[list[tuple[str, Planner]], ModelShape]:
+    """Return the planners for the model, and its shape. Raises LongboatError."""
+    check_generates(shape := planners[0][1].read(model))
+    return [(title, planner.for_files(model, shape)) for title, planner in planners], shape
 
 
 def _rows(planners: Sequence[tuple[str, Planner]], shape: ModelShape) -> list[Row]:

@@ -35,8 +35,9 @@ export function show(main, { query }) {
     ...["used", "left", "limit"].map((name) => ({ title: name[0].toUpperCase() + name.slice(1), num: true, cell: amount(name) })),
     { title: "Share used", num: true, cell: (row) => ({ text: percent(row.used / row.limit), class: row.used >= row.limit ? "tag bad" : row.used >= 0.8 * row.limit ? "tag warn" : "" }) },
   ], (row) => `${row.tenant} ${row.model} ${row.kind}`, { empty: "No daily limit is set." });
+  const cut = h("span", {});
   const ofToday = h("div", { class: "hidden" }, h("h2", { text: "Left today" }), limits.node);
-  main.append(h("p", { class: "row" }, by.node, save, picture, bill, h("span", { class: "soft" }, "The last 31 days, of this node. ", h("code", { text: "longboat usage" }), " adds up all nodes.")),
+  main.append(h("p", { class: "row" }, by.node, save, picture, bill, h("span", { class: "soft" }, "The last 31 days, of this node. ", cut, h("code", { text: "longboat usage" }), " adds up all nodes.")),
     h("div", { class: "plots" }, cost.node, output.node, prompt.node), ofToday, h("h2", { text: "Total" }), list.node);
 
   function changed(value) {
@@ -60,6 +61,7 @@ export function show(main, { query }) {
   return follow("usage", (data) => {
     days = data.days;
     currencies = data.currencies;
+    cut.textContent = data.older ? `They have too many rows for this page: those up to ${data.older} are missing here. ` : "";
     limits.update([...data.limits].sort((one, two) => two.used / two.limit - one.used / one.limit).slice(0, MAX_LIMITS));
     ofToday.classList.toggle("hidden", !data.limits.length);
     render();
