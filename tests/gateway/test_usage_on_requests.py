@@ -248,3 +248,14 @@ async def test_policy_may_change_while_a_stream_runs(make_upstream: Any, make_ga
     assert (await client.post(ASK)).status == 401
     assert (await client.post(ASK_STREAM, headers=key)).status == 200
     assert gateway.state.accounting.counters.counts_of("anonymous", time.time()).running == 0
+
+
+async def test_a_count_of_tokens_has_no_time_to_a_first_token(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    gateway = await make_gateway(await make_upstream(counted_json))
+    client = await connect(gateway)
+    for path in ("/tokenize", "/v1/messages/count_tokens", "/v1/chat/completions"):
+        assert (await client.post(ASK, path)).status == 200
+    (series,) = settled(gateway).metrics.snapshot()["series"]
+    assert (sum(series["e2e"][:-1]), sum(series["ttft"][:-1])) == (3, 1)
