@@ -127,6 +127,7 @@ def test_token_ids_are_accepted_as_prompt(engine: FakeProcess) -> None:
         ({"messages": []}, 400, "messages"),
         ({"max_tokens": 0}, 400, "max_tokens"),
         ({"max_tokens": 10**6}, 400, "context length"),
+        ({"seed": 10**24}, 400, "seed"),
         ({"model": "other"}, 404, "other"),
         ({"longboat_fault": {"kind": "explode"}}, 400, "explode"),
     ],

@@ -308,7 +308,7 @@ def test_too_long_a_context_is_refused(keyed_state: tuple[GatewayState, KnownHea
         (b"", "invalid_json"),
         (ASK[:-1], "invalid_json"),
         (ASK + b"x", "invalid_json"),
-        (ASK.replace(b"tiny", b""), "model_missing"),
+        (ASK.replace(b'"tiny"', b"7"), "invalid_type"),
         (ASK[:-1] + b',"cache_salt":"another\'s"}', "fleet_field"),
         (ASK[:-1] + b',"stream":1}', "invalid_type"),
     ],

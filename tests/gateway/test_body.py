@@ -301,11 +301,13 @@ def test_no_tokens_are_kept_of_more_choices_than_an_event_id_counts(stream: bool
     assert ((whole or streamed) is not None) is kept
 
 
-@pytest.mark.parametrize("model", [None, "", 3, ["m"]])
-def test_model_must_be_named(model: Any) -> None:
+@pytest.mark.parametrize(
+    ("model", "code"), [(None, "model_missing"), ("", "model_missing"), (3, "invalid_type"), (["m"], "invalid_type")]
+)
+def test_model_must_be_named(model: Any, code: str) -> None:
     with pytest.raises(BodyError) as caught:
         read_facts(orjson.dumps({"model": model}), BodyKind.CHAT, refuse_fleet_fields=True)
-    assert caught.value.code == "model_missing"
+    assert (caught.value.code, caught.value.param) == (code, "model")
 
 
 BODIES = st.tuples(

@@ -27,7 +27,9 @@ from longboat.gateway.records.metrics_text import render
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def finished(series: Series, outcome: str = "ok", ttft_s: float | None = 0.02, e2e_s: float = 1.5, **more: Any) -> None:
+def finished(
+    series: Series, outcome: str = "ok", ttft_s: float | None = 0.02, e2e_s: float | None = 1.5, **more: Any
+) -> None:
     given = {"queue_s": 0.0, "prompt": 10, "completion": 5, "cached": 4, "retries": 0, **more}
     series.done(outcome, ttft_s, e2e_s, **given)
 
@@ -89,7 +91,7 @@ def test_inter_token_latency_is_observed_by_block() -> None:
 
 def test_request_without_a_byte_is_in_no_latency_but_the_queues() -> None:
     metrics = Metrics()
-    finished(metrics.series("m", "a"), outcome="expired", ttft_s=None, queue_s=3.0, prompt=None, completion=None)
+    finished(metrics.series("m", "a"), outcome="expired", ttft_s=None, e2e_s=None, queue_s=3.0, prompt=None)
     read = samples(metrics.snapshot())
     assert read["queue_time_seconds_count", labels(model="m", tenant="a")] == 1
     assert not any(name.startswith(("time_to_first", "e2e_")) for name, _ in read)

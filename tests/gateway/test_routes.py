@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from gateway_lab import config, endpoint, table
+from gateway_lab import config, endpoint, keyed, table
 
+from longboat.core.policy import TenantPolicy
 from longboat.gateway.http import error_responses
 from longboat.gateway.process.server import Gateway
 
@@ -26,6 +28,29 @@ async def test_models_are_listed(make_gateway: Any, connect: Any) -> None:
     assert (await client.get("/v1/models/org/big%20model")).json()["id"] == "org/big model"
     missing = await client.get("/v1/models/tinny")
     assert (missing.status, missing.code) == (404, "model_not_found")
+
+
+async def test_a_models_card_has_the_fields_that_benchmarks_read(make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway("http://127.0.0.1:1"))
+    (card,) = (await client.get("/v1/models")).json()["data"]
+    assert (card["root"], card["parent"]) == ("tiny", None)  # vllm bench serve takes root for the tokenizer
+
+
+@pytest.mark.parametrize("body", [{}, {"model": None}, {"model": ""}])
+async def test_a_body_without_a_model_means_the_only_one_that_the_key_may_use(
+    body: dict[str, Any], make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    only, both = TenantPolicy(name="a", models=("tiny",)), TenantPolicy(name="b")
+    policy, (line, line_of_both) = keyed(only, both)
+    upstream = await make_upstream()
+    gateway = await make_gateway(upstream, policy=policy)
+    gateway.state.offer_table("e", table(endpoint(upstream), models=("tiny", "other"), version=2))
+    client = await connect(gateway)
+    assert (await client.post({**body, "prompt": "hi"}, "/tokenize", line)).status == 200  # as lm-eval sends it
+    assert json.loads(upstream.seen[0].body) == {"model": "tiny", "prompt": "hi"}
+    refused = await client.post({**body, "prompt": "hi"}, "/tokenize", line_of_both)
+    assert (refused.status, refused.code) == (400, "model_missing")
+    assert "tiny" in refused.json()["error"]["message"]
 
 
 async def test_unknown_model_names_the_known_ones_nearest_first(make_gateway: Any, connect: Any) -> None:
@@ -68,9 +93,7 @@ async def test_known_model_without_ready_endpoint_is_a_503_with_retry_after(make
         (b'["tiny"]', "invalid_json"),
         (b'{"model": "\xff\xfe"}', "invalid_json"),
         (b'{"model": "tiny", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_json"),
-        (b"{}", "model_missing"),
-        (b'{"model": 7}', "model_missing"),
-        (b'{"model": ""}', "model_missing"),
+        (b'{"model": 7}', "invalid_type"),
     ],
 )
 async def test_bad_document_is_a_400(body: bytes, code: str, make_gateway: Any, connect: Any) -> None:

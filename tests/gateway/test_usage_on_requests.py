@@ -248,3 +248,60 @@ async def test_policy_may_change_while_a_stream_runs(make_upstream: Any, make_ga
     assert (await client.post(ASK)).status == 401
     assert (await client.post(ASK_STREAM, headers=key)).status == 200
     assert gateway.state.accounting.counters.counts_of("anonymous", time.time()).running == 0
+
+
+async def test_a_count_of_tokens_has_no_time_to_a_first_token(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    gateway = await make_gateway(await make_upstream(counted_json))
+    client = await connect(gateway)
+    for path in ("/tokenize", "/v1/messages/count_tokens", "/v1/chat/completions"):
+        assert (await client.post(ASK, path)).status == 200
+    (series,) = settled(gateway).metrics.snapshot()["series"]
+    assert (sum(series["e2e"][:-1]), sum(series["ttft"][:-1])) == (3, 1)
+
+
+PART_EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"c"}}],"usage":%b}\n\n' % json.dumps(COUNTS).encode()
+MESSAGE_EVENT = b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":7}}\n\n'
+MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+RESPONSE_EVENT = (
+    b'event: response.completed\ndata: {"type":"response.completed","response":{"usage":{"output_tokens":7}}}\n\n'
+)
+WANTS_USAGE = {**ASK_STREAM, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "blocks", "outcome"),
+    [
+        ("/v1/chat/completions", ASK_STREAM, (USAGE_EVENT, DONE), "ok"),
+        ("/v1/chat/completions", WANTS_USAGE, (USAGE_EVENT, DONE), "ok"),
+        ("/v1/chat/completions", WANTS_USAGE, (PART_EVENT,), "client_left"),
+        ("/v1/messages", {**ASK_STREAM, "max_tokens": 9}, (MESSAGE_EVENT, MESSAGE_STOP), "ok"),
+        ("/v1/responses", {"model": "tiny", "input": "hello", "stream": True}, (RESPONSE_EVENT,), "ok"),
+    ],
+)
+async def test_client_that_closes_at_the_last_event_has_all_of_a_stream(
+    path: str,
+    document: dict[str, Any],
+    blocks: tuple[bytes, ...],
+    outcome: str,
+    make_upstream: Any,
+    make_gateway: Any,
+    connect: Any,
+) -> None:
+    async def all_but_the_last_chunk(seen: Seen) -> None:
+        await seen.send(STREAM_HEAD + b"".join(map(chunk, (event("a"), *blocks))))
+        await until_closed(seen)
+
+    gateway = await make_gateway(await make_upstream(all_but_the_last_chunk))
+    client = await connect(gateway)
+    client.send(post_bytes(document, path))
+    await client.head()
+    got = b""
+    while blocks[-1] not in got:
+        got += await client.read_some()
+    client.abort()
+    await eventually(lambda: gateway.state.in_flight == 0, "its account is closed")
+    left = record(gateway)
+    assert (left.outcome, left.status) == (outcome, 200 if outcome == "ok" else 499)
+    assert left.completion_tokens == 7

@@ -44,7 +44,10 @@ METRICS: Final = (
     ),
     *_family(
         GATEWAY, ("model", "tenant"),
-        ("histogram", "time_to_first_token_seconds", "From the request's first byte to the answer's first byte."),
+        (
+            "histogram", "time_to_first_token_seconds",
+            "From the request's first byte to the first byte of generated tokens.",
+        ),
         (
             "histogram", "inter_token_latency_seconds",
             "Between two blocks of one stream, as they came from the engine.",

@@ -31,6 +31,7 @@ __all__ = (
 )
 
 _MAX_CHOICES = 128
+_SEED_END = 1 << 63
 
 
 @dataclass(slots=True)
@@ -215,11 +216,17 @@ def _choices(
 
 
 def _seed(body: Mapping[str, Any], terms: Terms) -> int | None:
-    """Return the request's seed, the gateway's, or a random one where a temperature is set; None: greedy."""
+    """Return the request's seed, the gateway's, or a random one where a temperature is set; None: greedy.
+
+    Raises RefusedError: vLLM takes seeds of 64 bits only.
+    """
+    seed = body.get("seed")
+    if seed is not None and not -_SEED_END <= seed < _SEED_END:
+        raise RefusedError(400, f"seed must be a whole number of 64 bits, but is {seed}", "seed")
     if body.get("temperature") == 0:
         return None
-    if body.get("seed") is not None:
-        return int(body["seed"])
+    if seed is not None:
+        return int(seed)
     if terms.seed is None and body.get("temperature"):
         return random.getrandbits(31)
     return terms.seed

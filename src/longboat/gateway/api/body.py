@@ -326,10 +326,10 @@ def _set_fields(document: dict[str, Any]) -> dict[str, Any]:
 
 def _model(document: dict[str, Any]) -> str:
     model = document.get("model")
-    if type(model) is not str or not model:
-        raise BodyError(
-            "'model' must be a string that names a model. GET /v1/models lists them.", "model_missing", "model"
-        )
+    if model is None or model == "":
+        raise BodyError("'model' must name a model. GET /v1/models lists them.", "model_missing", "model")
+    if type(model) is not str:
+        raise BodyError("'model' must be a string.", "invalid_type", "model")
     return model
 
 

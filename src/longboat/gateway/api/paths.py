@@ -14,7 +14,7 @@ from longboat.gateway.api.multipart import with_model_field
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal
 
-__all__ = ("DEPLOYMENT", "NOT_RELAYED", "is_coded", "not_relayed", "own_target", "unknown_path", "with_deployment")
+__all__ = ("DEPLOYMENT", "NOT_RELAYED", "is_coded", "not_relayed", "own_target", "unknown_path", "with_model")
 
 DEPLOYMENT = b":deployment"
 """Among a request's noted headers: the model that its path names. No real header's name begins with a colon."""
@@ -30,6 +30,7 @@ _ONE_ENGINE = "it controls a single engine"
 _ENGINE_ITSELF = "the address of that engine"
 _NO_STORE = ("nothing is stored for clients", "/v1/chat/completions for each request")
 _NO_IMAGES = ("no engine here makes images", "a service that does")
+_NO_SPEECH = ("no engine here speaks", "a service that does")
 _ABORT = ("one tenant could end the requests of another", "the request's own connection: closing it ends the work")
 
 NOT_RELAYED: dict[str, tuple[str, str]] = {
@@ -47,13 +48,16 @@ NOT_RELAYED: dict[str, tuple[str, str]] = {
     "/server_info": (_ONE_ENGINE, _ENGINE_ITSELF),
     "/sleep": (_ONE_ENGINE, _ENGINE_ITSELF),
     "/v1/assistants": (_NO_STORE[0], "/v1/responses"),
+    "/v1/audio/speech": _NO_SPEECH,
     "/v1/batches": _NO_STORE,
     "/v1/chat/completions/derender": ("it only turns token ids into text", "/detokenize"),
     "/v1/completions/derender": ("it only turns token ids into text", "/detokenize"),
+    "/v1/conversations": (_NO_STORE[0], "/v1/responses"),
     "/v1/files": _NO_STORE,
     "/v1/images/edits": _NO_IMAGES,
     "/v1/images/generations": _NO_IMAGES,
     "/v1/images/variations": _NO_IMAGES,
+    "/v1/moderations": ("no engine here has that API", "/classify with a model of task: classify"),
     "/v1/realtime": ("the gateway does not relay WebSockets", "/v1/audio/transcriptions"),
     "/v1/responses/compact": ("no engine can compact a conversation", "/v1/responses with a shorter input"),
     "/v1/threads": (_NO_STORE[0], "/v1/responses"),
@@ -92,12 +96,12 @@ def _azure_path(path: bytes) -> tuple[bytes, bytes]:
     return (rest if rest.startswith(b"/v1/") else b"/v1" + rest), b""
 
 
-def with_deployment(request: Request, *, is_form: bool) -> bytes:
-    """Return the body with the model of the path as its field ``model``, in place of what the body names.
+def with_model(request: Request, model: bytes, *, is_form: bool) -> bytes:
+    """Return the body with this model as its field ``model``, in place of what the body names.
 
     Raises BodyError: it is not a form.
     """
-    model, body = request.noted[DEPLOYMENT], request.body()
+    body = request.body()
     if is_form:
         return with_model_field(body, request.noted.get(b"content-type", b""), model)
     name = orjson.dumps(model.decode("utf-8", "replace"))

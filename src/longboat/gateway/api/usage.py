@@ -36,6 +36,13 @@ class AnswerKind(enum.Enum):
 
 
 _JSON: Final = AnswerKind.JSON
+_LAST_USAGE: Final = {
+    AnswerKind.JSON: (),
+    AnswerKind.OPENAI_EVENTS: (b'"choices":[]', b'"choices": []'),
+    AnswerKind.RESPONSES_EVENTS: (b'"response.completed"', b'"response.incomplete"'),
+    AnswerKind.ANTHROPIC_EVENTS: (b'"message_delta"',),
+}
+"""What the last event with usage has, and none before it: text has no quote that is not escaped."""
 
 
 class Usage(NamedTuple):
@@ -98,6 +105,14 @@ class UsageReader:
         if not self._first:
             self._first = block
         return block
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all tokens of a stream have passed: at most the mark of its end follows its last usage."""
+        if self._added and self._result is not None:
+            return True
+        last = self._last
+        return any([mark in last for mark in _LAST_USAGE[self._kind]])
 
     def result(self) -> Usage:
         """Return the usage that the response reported; feed nothing after the first call."""

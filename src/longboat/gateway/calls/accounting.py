@@ -259,10 +259,12 @@ class Accounting:
         queue_s: float | None = None if record.outcome == _REFUSED else 0.0
         if queued_s is not None:
             queue_s = (ended_s + call.request.received_s if call.granted_s is None else call.granted_s) - queued_s
+        first_byte_s = record.first_byte_s
+        generated = call.api.weighs_completion and record.outcome not in FAILED
         call.series.done(
             record.outcome,
-            record.first_byte_s,
-            ended_s,
+            first_byte_s if generated else None,
+            None if first_byte_s is None else ended_s,
             queue_s,
             prompt,
             completion,

@@ -182,7 +182,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         elif isinstance(action, life.Refuse):
             self._refuse(action)
         elif action is life.LEFT:
-            self._close(status=499, outcome="client_left")
+            self._leave()
 
     def _send(self, action: life.Send, now_s: float) -> None:
         if self._call.outside is None or self._payments.pay_for(action):
@@ -238,6 +238,13 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         outcome = "ok" if status < 400 else "client_error" if status < 500 else "engine_error"
         self._close(status=status, outcome=outcome, waits=self._client.write_paused)
         self._client.exchange_done(keep=True)
+
+    def _leave(self) -> None:
+        usage = self._call.usage
+        if usage is not None and usage.is_over:  # clients of streams close after the last event, before the last chunk
+            self._close(status=self._answer.status, outcome="ok")
+        else:
+            self._close(status=499, outcome="client_left")
 
     def _refuse(self, action: life.Refuse) -> None:
         call, refusal, answer = self._call, action.refusal, self._answer

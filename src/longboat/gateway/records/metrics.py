@@ -105,7 +105,7 @@ class Series:  # size: a plain record of counters
         self,
         outcome: str,
         ttft_s: float | None,
-        e2e_s: float,
+        e2e_s: float | None,
         queue_s: float | None,
         prompt: int | None,
         completion: int | None,
@@ -115,7 +115,9 @@ class Series:  # size: a plain record of counters
         """Count a request that ended.
 
         outcome: one of OUTCOMES
-        ttft_s: None where no byte was sent; such a request is only in the histogram of the queue
+        ttft_s: None where no token was sent: counts of tokens and refusals take a millisecond, and would hide how
+        long clients wait for tokens
+        e2e_s: None where no byte was sent; such a request is only in the histogram of the queue
         queue_s: None where the request was refused before it could wait: clients that try such requests again at
         once would hide how long the others wait
         prompt, completion, cached: tokens; None is unknown and counts nothing
@@ -126,6 +128,7 @@ class Series:  # size: a plain record of counters
             self.queue.observe(queue_s)
         if ttft_s is not None:
             self.ttft.observe(ttft_s)
+        if e2e_s is not None:
             self.e2e.observe(e2e_s)
         if prompt:
             self.prompt_tokens += prompt

@@ -11,7 +11,7 @@ from longboat.gateway.api.apis import APIS, RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.media import form_refusal, holds_media, media_refusal
-from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_deployment
+from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_model
 from longboat.gateway.api.tasks import lacks_path
 from longboat.gateway.calls.head import HeadPlan, plan_head, tenant_of
 from longboat.gateway.calls.model_request import Call
@@ -110,7 +110,7 @@ def _tenant(state: GatewayState, request: Request) -> TenantPolicy | Refusal:
 
 def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Deferred | Refusal:
     try:
-        facts = _facts(request, plan)
+        facts = _facts(state, request, plan)
     except BodyError as error:
         return _bad_body(state, error)
     body = request.body()
@@ -142,17 +142,24 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
     return call
 
 
-def _facts(request: Request, plan: HeadPlan) -> Facts:
-    """Read the body. A model that the path names replaces the body's, as Azure does it."""
-    deployment = request.noted.get(DEPLOYMENT)
+def _facts(state: GatewayState, request: Request, plan: HeadPlan) -> Facts:
+    """Read the body. A model that the path names replaces the body's, as Azure does it.
+
+    A body that names none means the only model that the tenant may use, as engines with one model do it.
+    """
+    model = request.noted.get(DEPLOYMENT)
     try:
         facts = _read(request, plan)
-        if deployment is None or facts.model.encode() == deployment:
+        if model is None or facts.model.encode() == model:
             return facts
     except BodyError as error:
-        if error.code != "model_missing" or deployment is None:
+        if error.code != "model_missing":
             raise
-    request.pieces = [with_deployment(request, is_form=plan.api.body is BodyKind.FORM)]
+        names = visible_models(state, plan.tenant)
+        if model is None and len(names) != 1:
+            raise
+        model = model or names[0].encode()
+    request.pieces = [with_model(request, model, is_form=plan.api.body is BodyKind.FORM)]
     return _read(request, plan)
 
 

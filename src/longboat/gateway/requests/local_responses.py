@@ -118,8 +118,7 @@ def _model(state: GatewayState, name: str, *, both: bool) -> dict[str, Any]:
         card |= {"type": "model", "display_name": name, "created_at": at}
     if context_tokens := _context_tokens(state, name):
         card["max_model_len"] = context_tokens  # the name that vLLM and SGLang give it
-    parent = state.table.adapted_by(name)
-    return {**card, "root": name, "parent": parent} if parent else card
+    return {**card, "root": name, "parent": state.table.adapted_by(name) or None}
 
 
 def _context_tokens(state: GatewayState, name: str) -> int:
