@@ -1,8 +1,8 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
-One line says what cannot run here, and why. What needs nothing comes first, engine environments are installed beside
-it, and so is what a request runs through compiled, which tests need. Then come tests of engines and of clusters: their files are divided among processes. The last line
-adds all groups up, as pytest does for one.
+One line says what cannot run here, and why. What needs nothing comes first; beside it, engine environments are
+installed, and what a request runs through is compiled, which tests wait for. Then come tests of engines and of
+clusters: their files are divided among processes. The last line adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
 a failure, if they are few, run once more by themselves. Tests that fail in one of the two runs and pass in the other

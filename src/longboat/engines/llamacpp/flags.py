@@ -164,7 +164,7 @@ def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, st
 
 def spelling(word: str) -> str | None:
     """Return the long name of a flag; None for a value."""
-    return _SHORT.get(word, word) if word.startswith("-") and not _is_number(word) else None
+    return _SHORT.get(word, word) if word.startswith("-") and not is_number(word) else None
 
 
 def number_given(flag: str, args: Sequence[str]) -> int | None:
