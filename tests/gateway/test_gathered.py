@@ -53,7 +53,7 @@ class FakeWorker(LocalAnswers):
                 remote_counters=None,
             ),
             owners=SimpleNamespace(find={}.get),
-            usage=SimpleNamespace(report=lambda days, now_s, tenant: self.rows),
+            usage=SimpleNamespace(page=lambda days, now_s, tenant, until: (self.rows, False)),
             live=SimpleNamespace(policy=Policy()),
             table=SimpleNamespace(upstreams=list, table=None),
             connections=set(),
@@ -187,7 +187,7 @@ async def test_usage_of_one_shared_file_is_not_counted_twice() -> None:
 async def test_requests_go_on_while_usage_is_read() -> None:
     one, _, _ = pair()
     went_on = threading.Event()
-    one.state.usage.report = lambda days, now_s, tenant: [Row("2026-01-02", "a", "m", int(went_on.wait(20.0)))]
+    one.state.usage.page = lambda *_, **__: ([Row("2026-01-02", "a", "m", int(went_on.wait(20.0)))], False)
     asyncio.get_running_loop().call_later(0.01, went_on.set)
     assert [r["requests"] for r in (await one.ask(UsageQuery()))["days"]] == [1]
 

@@ -97,7 +97,8 @@ class Answers:
 
     async def mark(self, verb: str, name: str, value: str = "") -> bool | str | None:
         """Add, put, get or remove a mark of the turn to write. Raises ClusterError where the head is away."""
-        return await _in_thread(_mark, verb, name, value)
+        found: bool | str | None = await _in_thread(_mark, verb, name, value)
+        return found
 
     async def gateways(self) -> list[dict[str, str]]:
         """Return each node's gateway, for Prometheus. Raises ClusterError where the controller does not answer."""
