@@ -117,7 +117,7 @@ def _of_tgi(fleet: _Fleet) -> tuple[str, PlanRequest]:
             raise UserInputError(f"{name} {text!r} is not a whole number", hint="write it in digits")
     if not fleet.told.get("model"):
         raise UserInputError(f"{TGI} names no model", hint=f"write it as you start it: {TGI} --model-id Qwen/Qwen3-8B")
-    return fleet.told["model"], PlanRequest(tensor=int(numbers["tensor"] or 1), context=int(numbers["context"] or 0))
+    return fleet.told["model"], PlanRequest(tensor=int(numbers["tensor"] or 0), context=int(numbers["context"] or 0))
 
 
 def _hub_file(fleet: _Fleet) -> str:
