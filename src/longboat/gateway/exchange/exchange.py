@@ -232,17 +232,20 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self.step(self._waits.rejoin())
 
     def _finish(self) -> None:
+        self._complete(waits=self._client.write_paused)
+        self._client.exchange_done(keep=True)
+
+    def _complete(self, *, waits: bool) -> None:
         if self._blamed:
             self._state.deaths.acquit(self._blamed)
         status = self._answer.status
         outcome = "ok" if status < 400 else "client_error" if status < 500 else "engine_error"
-        self._close(status=status, outcome=outcome, waits=self._client.write_paused)
-        self._client.exchange_done(keep=True)
+        self._close(status=status, outcome=outcome, waits=waits)
 
     def _leave(self) -> None:
         usage = self._call.usage
         if usage is not None and usage.is_over:  # clients of streams close after the last event, before the last chunk
-            self._close(status=self._answer.status, outcome="ok")
+            self._complete(waits=False)
         else:
             self._close(status=499, outcome="client_left")
 
