@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from longboat.cluster.protocol.messages import NodeOrder
 from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
@@ -19,9 +19,10 @@ FORWARDED = ("ask_gateway", "list_logs", "list_weights", "read_log")
 
 _CONTROLLER_S, _NODE_S = 15.0, 15.0
 _CHANGE_GRACE_S = 45.0  # beyond the client's time, which is in the order; the gateway waits longer
+_END_NODES_S = 35.0  # a node that does not answer takes the controller 15 s; the command waits 40 s
+_Answer = TypeVar("_Answer")
 _THREADS = ThreadPoolExecutor(8, thread_name_prefix="answer")
 """Threads of questions to Ray's head, which may last long while it is away. The daemon needs its own for its node."""
-_END_NODES_S = 35.0  # a node that does not answer takes the controller 15 s; the command waits 40 s
 
 
 class Answers:
@@ -115,7 +116,7 @@ class Answers:
         return await asyncio.wait_for(getattr(daemon, method).remote(*args), _NODE_S)
 
 
-async def _in_thread(question: Callable[..., Any], *args: object) -> Any:
+async def _in_thread(question: Callable[..., _Answer], *args: object) -> _Answer:
     return await asyncio.get_running_loop().run_in_executor(_THREADS, question, *args)
 
 
