@@ -11,7 +11,7 @@ from longboat.gateway.api.apis import APIS, RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.media import form_refusal, holds_media, media_refusal
-from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_deployment
+from longboat.gateway.api.paths import unknown_path, with_deployment
 from longboat.gateway.api.tasks import lacks_path
 from longboat.gateway.calls.head import HeadPlan, plan_head, tenant_of
 from longboat.gateway.calls.model_request import Call
@@ -122,18 +122,19 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
     refusal = _forbidden(state, plan, facts, route) or _lacks_path(state, plan, route)
     if refusal is not None:
         return refusal
-    by_media = _by_media(plan, facts, body, route)
-    if isinstance(by_media, Refusal):
-        return by_media
-    route = by_media
-    deadline = _deadline_s(request)
+    if plan.media:
+        by_media = _by_media(plan, facts, body, route)
+        if isinstance(by_media, Refusal):
+            return by_media
+        route = by_media
+    deadline = _deadline_s(request) if plan.has_deadline else None
     if isinstance(deadline, Refusal):
         return deadline
     call = _call(request, plan, pools=route.pools, body=body, why=route.why, facts=facts)
     call.deadline_s = deadline
     if route.overflow is not None:
         call.overflow = route.overflow
-    if b"x-longboat-resume" in request.noted:
+    if plan.comes_back:
         return _come_back(call, plan.live.policy.salt, time.time())
     if plan.api is RESPONSES:
         previous = facts.document.get("previous_response_id")
@@ -144,7 +145,7 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
 
 def _facts(request: Request, plan: HeadPlan) -> Facts:
     """Read the body. A model that the path names replaces the body's, as Azure does it."""
-    deployment = request.noted.get(DEPLOYMENT)
+    deployment = plan.deployment
     try:
         facts = _read(request, plan)
         if deployment is None or facts.model.encode() == deployment:
@@ -161,7 +162,7 @@ def _read(request: Request, plan: HeadPlan) -> Facts:
         request.body(),
         plan.api.body,
         keyed=plan.keyed,
-        content_type=request.noted.get(b"content-type", b""),
+        content_type=plan.content_type,
         allowed=plan.allowed_fields,
     )
 
@@ -206,8 +207,6 @@ def _lacks_path(state: GatewayState, plan: HeadPlan, route: Resolution) -> Refus
 def _by_media(plan: HeadPlan, facts: Facts, body: bytes, route: Resolution) -> Resolution | Refusal:
     """Return the models that may have a request's images, sounds or videos; why the first choice may not."""
     rules = plan.media
-    if not rules:
-        return route
     ruled = [model for model in route.pools if model in rules]
     if facts.form is not None:
         refusals = {model: form_refusal(facts.form.file_bytes, rules[model]) for model in ruled}
