@@ -54,7 +54,7 @@ NOT_COMPILED = (
     *(f"catalog/shape/{name}" for name in ("tensors", "from_tensors", "named_size")),
     *("planner/predict/capacity", "planner/predict/number"),
     *("routing/capacity/slots", "routing/health/liveness", "routing/decisions"),  # slots=True
-    *(f"gateway/limits/{name}" for name in ("cors", "keys", "lease_document", "policy_view")),  # not for each request
+    *(f"gateway/limits/{name}" for name in ("cors", "keys", "lease_document")),  # not for each request
     *(f"gateway/limits/redis_{name}" for name in ("counters", "exchange", "link", "news", "script")),
     # msgspec reads the annotations of these two
     *("gateway/api/usage_shapes", "gateway/resume/reconnect"),

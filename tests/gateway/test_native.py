@@ -428,14 +428,21 @@ def test_events_are_counted_as_python_counts_them(pieces: list[bytes]) -> None:
     assert _native.events_in(block) == (block.count(b"\n\n") or block.count(b"\r\n\r\n"), tells)
 
 
-@given(st.binary(max_size=40), st.binary(max_size=20), st.binary(max_size=20), st.data())
-def test_a_body_is_spliced_at_two_places(body: bytes, new: bytes, name: bytes, data: st.DataObject) -> None:
-    first, begin, end = sorted(data.draw(st.integers(0, len(body))) for _ in range(3))
-    spliced = _native.spliced(body, first, new, begin, end, name)
-    assert spliced == b"{" + new + body[first:begin] + name + body[end:]
-    for places in ((first, end + 1, end), (-1, begin, end), (first, begin, len(body) + 1)):
+@given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=20), st.binary(max_size=20), st.data())
+def test_a_body_is_spliced_at_two_places(
+    space: bytes, members: bytes, new: bytes, name: bytes, data: st.DataObject
+) -> None:
+    space = space.replace(b"{", b" ")
+    body, first = space + b"{" + members, len(space) + 1
+    begin, end = sorted(data.draw(st.integers(first, len(body))) for _ in range(2))
+    assert _native.spliced(body, new, begin, end, name) == b"{" + new + body[first:begin] + name + body[end:]
+    assert _native.spliced(body, new, 0, 0, name) == b"{" + new + name + members
+    for places in ((end + 1, end), (-1, end), (0, end), (begin, len(body) + 1)):
         with pytest.raises(ValueError, match="places"):
-            _native.spliced(body, places[0], new, places[1], places[2], name)
+            _native.spliced(body, new, *places, name)
+    for places in ((0, 0), (first, first)):
+        with pytest.raises(ValueError, match="places"):
+            _native.spliced(space, new, *places, name)
 
 
 VALUES = st.none() | st.text(st.characters(exclude_categories=("Cs",))) | st.integers(-(2**63), 2**63 - 1)
@@ -494,6 +501,21 @@ def test_named_makes_what_the_class_makes() -> None:
     for wrong in ((list, (1,)), (Pair, [1, []]), (1, ())):
         with pytest.raises(TypeError):
             _native.named(*wrong)  # type: ignore[arg-type]
+
+
+def test_named_leaves_a_tuple_that_another_holds() -> None:
+    items = (1, [2])
+    made = _native.named(Pair, items)
+    assert type(made) is Pair and type(items) is tuple and made == items
+    with_dict = _native.named(Noted, tuple([1, 2]))  # of which there is no other reference
+    with_dict.note = "kept"
+    assert type(with_dict) is Noted and with_dict == (1, 2) and with_dict.note == "kept"
+
+
+class Noted(tuple[int, ...]):
+    """A tuple with a dict."""
+
+    note: str
 
 
 class Loop:
@@ -559,6 +581,23 @@ PIECES = (
 def test_heads_are_taken_alike(data: bytes, max_bytes: int) -> None:
     for whole in (data, data + b"\r\n\r\n", data + b"\r\n\r\n" + data):
         assert _native.head_of(whole, max_bytes) == native_twin.head_of(whole, max_bytes)
+
+
+def test_a_head_that_came_before_gives_the_same_key_and_no_other_does() -> None:
+    head = bytearray(b"POST / HTTP/1.1\r\nauthorization: Bearer %b\r\ncontent-length: 10\r\n\r\n" % (b"k" * 40))
+    first, again = _native.head_of(bytes(head), 200), _native.head_of(bytes(head).replace(b"10", b"7"), 200)
+    assert first is not None and again is not None and first[0] is again[0]
+    for at in range(head.index(b"kk"), head.index(b"k\r")):  # some of these do not choose its place
+        head[at] = ord("x")
+        found = _native.head_of(bytes(head), 200)
+        assert found == native_twin.head_of(bytes(head), 200) and found is not None and found[0] != first[0]
+        head[at] = ord("k")
+
+
+def test_models_with_alike_names_are_told_apart() -> None:
+    for model in ("mac", "mbc", "mac", "mbc", "", "m" * 300, "grün"):
+        found = _native.scan(orjson.dumps({"model": model, "messages": []}), False, False)
+        assert found is None if not model else found is not None and found[0] == model
 
 
 # whole_chunks

@@ -6,12 +6,11 @@ from array import array
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longboat.routing.prefixes.placed import PlacedPrompts
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
-from longboat.routing.prefixes.shared_index import use_blocks
 
 
 def prompt(talk: int, num_blocks: int) -> Prompt:
@@ -47,31 +46,69 @@ def test_it_never_holds_more_than_the_cache_and_names_what_goes(sent: list[tuple
         assert placed.num_tokens == 100 * len(held) <= 1500
 
 
-@given(
-    st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=6), st.integers(0, 1 << 40), st.integers(1, 5000))),
-    st.sampled_from((list, tuple, lambda ends: memoryview(array("I", ends)))),
-)
-def test_blocks_are_used_from_the_end_to_the_beginning(
-    sent: list[tuple[list[int], int, int]], kind: Callable[[list[int]], Sequence[int]]
-) -> None:
-    held: dict[bytes, int] = {}
-    wanted: dict[bytes, int] = {}
-    for blocks, num_tokens, step in sent:
-        ends, until, before = [step * at + 1 for at in range(len(blocks))], num_tokens, sum(wanted.values())
+class Twin:
+    """The same in plain Python, with a dict from names to tokens."""
+
+    def __init__(self, capacity_tokens: int) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.held: dict[bytes, int] = {}
+
+    def sent(self, blocks: list[bytes], ends: Sequence[int], num_tokens: int) -> bytes:
+        until = num_tokens
         for at in range(len(blocks) - 1, -1, -1):
-            name = blocks[at].to_bytes(8, "little")
             start = num_tokens * ends[at - 1] // ends[-1] if at else 0
-            wanted.pop(name, 0)
-            wanted[name] = until - start
+            self.held.pop(blocks[at], 0)
+            self.held[blocks[at]] = until - start
             until = start
-        change = use_blocks(held, b"".join(at.to_bytes(8, "little") for at in blocks), kind(ends), num_tokens)
-        assert change == sum(wanted.values()) - before
-        assert list(held.items()) == list(wanted.items())
+        spare, gone = len(self.held) // 64, list[bytes]()
+        while sum(self.held.values()) > self.capacity_tokens and len(self.held) > 1:
+            gone.append(next(iter(self.held)))
+            del self.held[gone[-1]]
+        while gone and spare > 0 and len(self.held) > 1:
+            spare -= 1
+            gone.append(next(iter(self.held)))
+            del self.held[gone[-1]]
+        return b"".join(gone)
+
+    def missed(self, blocks: list[bytes]) -> bytes:
+        oldest = list(self.held)[: max(1, len(self.held) // 4)]
+        gone = [name for name in oldest if name not in blocks]
+        for name in gone:
+            del self.held[name]
+        return b"".join(gone)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 700), max_size=120),
+            st.integers(0, 1 << 40) | st.integers(0, 3000),
+            st.integers(1, 5000),
+            st.booleans(),
+        ),
+        max_size=30,
+    ),
+    st.sampled_from((list, tuple, lambda ends: memoryview(array("I", ends)))),
+    st.integers(1, 40_000),
+)
+@settings(max_examples=60)
+def test_it_holds_what_the_twin_holds(
+    sent: list[tuple[list[int], int, int, bool]], kind: Callable[[list[int]], Sequence[int]], capacity_tokens: int
+) -> None:
+    placed, twin = PlacedPrompts(capacity_tokens), Twin(capacity_tokens)
+    for numbers, num_tokens, step, missed in sent:
+        blocks = [at.to_bytes(8, "little") for at in numbers]
+        ends = [step * at + 1 for at in range(len(blocks))]
+        prompt = Prompt("k", num_tokens, blocks=b"".join(blocks), ends=kind(ends))
+        assert placed.sent(prompt) == twin.sent(blocks, ends, num_tokens)
+        if missed and num_tokens:
+            assert placed.found(prompt, len(blocks), 0) == (twin.missed(blocks) if blocks else b"")
+        assert placed.num_tokens == sum(twin.held.values())
 
 
 def test_blocks_need_their_names() -> None:
     with pytest.raises(ValueError, match="more ends than blocks"):
-        use_blocks({}, b"12345678", [1, 2], 5)
+        PlacedPrompts().sent(Prompt("k", 5, blocks=b"12345678", ends=[1, 2]))
 
 
 def test_a_disappointment_takes_the_oldest_quarter_along() -> None:

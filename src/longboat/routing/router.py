@@ -101,7 +101,7 @@ class Router(View):
         load = self.load_of(key)
         self.policy.sent(prompt, load, cached_tokens=cached_tokens, now_s=now_s)
         if prompt.blocks:
-            self.index.place(load.slot, prompt.blocks)
+            self.place(load.slot, prompt.blocks)
         trip = self._trips[prompt.key] = Trip(prompt, load, max(0, prompt.num_tokens - cached_tokens))
         load.requests += 1
         load.prefills += 1
@@ -126,9 +126,10 @@ class Router(View):
 
     def ended(self, prompt: Prompt, *, output_tokens: int, now_s: float) -> None:
         """Note that the request ended, or left its replica."""
-        trip = self._trips.pop(prompt.key, None)
+        trip = self._trips.get(prompt.key)
         if trip is None:
             return
+        del self._trips[prompt.key]
         self.policy.ended(prompt, trip.load, output_tokens=output_tokens, now_s=now_s)
         trip.load.requests -= 1
         if trip.uncached >= 0:

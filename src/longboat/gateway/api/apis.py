@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from longboat.core.tasks import GENERATE, POOLING_TASKS
 from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.api.usage import AnswerKind
@@ -55,11 +57,11 @@ class Api:
 _POOLING_MODEL = "Use a model of another task (in a fleet file: task: embed, rerank, classify or reward)"
 _SCALE_OUT = "Start its engine with engine.args [--enable-scale-out]"
 
-RESPONSES = Api(
+RESPONSES: Final = Api(
     "responses", BodyKind.RESPONSES, "Create a response", AnswerKind.RESPONSES_EVENTS, weighs_completion=True,
     remembers_owner=True, needs="Use /v1/chat/completions",
 )  # fmt: skip
-TOKENIZER_INFO = Api(
+TOKENIZER_INFO: Final = Api(
     "tokenizer_info", BodyKind.NONE, "Describe a model's tokenizer",
     needs="Start its engine with engine.args [--enable-tokenizer-info-endpoint]", tasks=_EVERY_TASK,
 )  # fmt: skip

@@ -27,6 +27,8 @@ from longboat.gateway.native.leaf_work import scan, spliced
 
 __all__ = ("BodyError", "BodyKind", "Facts", "read_body", "read_facts", "splice", "top_fields")
 
+_scan: Final = scan  # what is imported from C, compiled code would look up by its name each time
+_spliced: Final = spliced
 _FLEET_PREFIXES = ("bootstrap_", "disagg_", "longboat_")
 _COMMON_FIELDS = frozenset(
     (
@@ -117,7 +119,7 @@ def read_body(body: bytes, kind: BodyKind, *, keyed: bool, content_type: bytes, 
 
 def _scanned(body: bytes, kind: BodyKind, *, keyed: bool) -> Facts | None:
     """Return what ``read_facts`` would return for an ordinary body, in a twentieth of the time; None for any other."""
-    found = scan(body, kind is BodyKind.COMPLETIONS, keyed)
+    found = _scan(body, kind is BodyKind.COMPLETIONS, keyed)
     if found is None:
         return None
     facts = Facts()
@@ -231,10 +233,9 @@ def _spliced_in_place(
     new = b'"stream_options":{"include_usage":true},' if add_usage and facts.usage_addable else b""
     if cache_salt is not None:  # both kinds of bodies that are scanned have the field
         new += b'"cache_salt":%b,' % _quoted(cache_salt)
-    first = body.index(b"{") + 1
     if model is not None and model != facts.model:
-        return spliced(body, first, new, facts.model_at - 1, facts.model_end + 1, _quoted(model))
-    return spliced(body, first, new, first, first, b"") if new else body
+        return _spliced(body, new, facts.model_at - 1, facts.model_end + 1, _quoted(model))
+    return _spliced(body, new, 0, 0, b"") if new else body
 
 
 def _quoted(text: str) -> bytes:

@@ -16,6 +16,7 @@ from longboat.routing.prefixes.prompt import NO_ENDS
 
 __all__ = ("NO_BLOCKS", "prompt_blocks")
 
+_prefix_names: Final = prefix_names  # what is imported from C, compiled code would look up by its name each time
 _TEMPLATE: Final = (b"chat_template", b"chat_template_kwargs", b"reasoning_effort", b"documents")
 _FIELDS: Final = {
     BodyKind.CHAT: (*_TEMPLATE, b"tools", b"messages"),
@@ -36,9 +37,9 @@ def prompt_blocks(body: bytes, kind: BodyKind, seed: bytes) -> tuple[bytes, Sequ
     fields = _FIELDS.get(kind)
     if fields is None:
         return NO_BLOCKS
-    found = prefix_names(body, fields, seed)
+    found = _prefix_names(body, fields, seed)
     if found is None:
-        found = prefix_names(_plain(body), fields, seed)
+        found = _prefix_names(_plain(body), fields, seed)
     return NO_BLOCKS if found is None else found
 
 

@@ -43,6 +43,8 @@ _LAST_USAGE: Final = {
     AnswerKind.ANTHROPIC_EVENTS: (b'"message_delta"',),
 }
 """What the last event with usage has, and none before it: text has no quote that is not escaped."""
+_named: Final = named  # what is imported from C, compiled code would look up by its name each time
+_counts_at: Final = counts_at
 
 
 class Usage(NamedTuple):
@@ -152,19 +154,20 @@ class UsageReader:
 
 
 _UNKNOWN: Final = Usage()
+_USAGE: Final = Usage
 
 
 def take_usage_event(block: bytes) -> tuple[bytes, Usage] | None:
     """Return whole events without the one that reports only usage, and that usage; None where it is not plain."""
     found = take_usage(block)
-    return None if found is None else (found[0], named(Usage, found[1:]))
+    return None if found is None else (found[0], _named(_USAGE, found[1:]))
 
 
 def usage_of_document(body: bytes) -> Usage:
     """Return the usage of a whole response that is not a stream."""
-    found = counts_at(body, 0)
+    found = _counts_at(body, 0)
     if found is not None and found[0] == len(body):
-        return named(Usage, found[2:])
+        return _named(_USAGE, found[2:])
     if b'"usage"' not in body and b'"duration"' not in body:
         return _UNKNOWN
     try:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from longboat.gateway.limits.counters import LocalCounters
     from longboat.gateway.limits.redis_counters import RedisCounters
     from longboat.gateway.records.access_log import AccessLog
-    from longboat.gateway.records.metrics import Metrics
+    from longboat.gateway.records.metrics import Metrics, Series
     from longboat.gateway.records.recent import RecentRequests
     from longboat.gateway.records.routed import Routed
     from longboat.gateway.records.trace_recorder import TraceRecorder
     from longboat.gateway.records.tracing import Tracer
-    from longboat.gateway.records.usage_store import UsageStore
+    from longboat.gateway.records.usage_store import Response, UsageStore
     from longboat.routing.capacity.quota import Denied
 
 __all__ = ("FAILED", "Accounting")
@@ -39,7 +39,9 @@ FAILED: Final = frozenset((_REFUSED, "expired", "engine_error", "client_error"))
 
 _UNKNOWN: Final = Usage()
 _OK: Final = "ok"
-_MAX_ENDED = 64
+_MAX_ENDED: Final = 64
+_unix_s: Final = time.time
+_named: Final = named  # what is imported from C, compiled code would look up by its name each time
 
 
 class Accounting:
@@ -74,7 +76,7 @@ class Accounting:
 
     def open(self, call: Call) -> Refusal | None:
         """Count the request in, and reserve what it may cost; a refusal where its tenant has no room for it."""
-        call.reserved_unix_s = time.time()
+        call.reserved_unix_s = _unix_s()
         denied = self._reserve(call)
         if denied is not None and self._ended:  # some of them may have used less than was reserved for them
             self.flush()
@@ -131,15 +133,17 @@ class Accounting:
         now_s = time.time()
         clocks_s = now_s - time.monotonic()
         log, lines = self.access_log, []
+        responses: list[Response] = []
         for call, ended_s, status, outcome, code in ended:
             try:
                 record = _record(call, ended_s, clocks_s, status=status, outcome=outcome, code=code)
-                self._write_down(call, record, now_s)
+                self._write_down(call, record, now_s, responses)
                 if log is not None:
                     lines.append(access_line(record))
             except Exception as error:  # a defect must not lose the others
                 report = {"message": "a request could not be written down", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(report)
+        self.usage.add_responses(responses)
         if log is not None:
             log.write_lines(lines)
 
@@ -190,7 +194,7 @@ class Accounting:
         if denied is not None:
             self.wallets.settle(call, 0)
             return quota_refused(denied, call.tenant.name, self.wallets.currency)
-        call.series = series = self.metrics.series(call.pools[0], call.tenant.name)
+        call.series = series = self._series(call)
         call.lease = Lease(counters, call.tenant, series)
         self.in_flight += 1
         if self.tracer is not None:
@@ -199,7 +203,18 @@ class Accounting:
             span.method = call.method
         return None
 
-    def _write_down(self, call: Call, record: Record, now_s: float) -> None:
+    def _series(self, call: Call) -> Series:
+        """Return the metrics of the call's model and tenant."""
+        plan, model = call.plan, call.pools[0]
+        if plan is None:
+            return self.metrics.series(model, call.tenant_name)
+        series = plan.series
+        if series is None or plan.counted != model:
+            plan.counted, series = model, self.metrics.series(model, call.tenant_name)
+            plan.series = series
+        return series
+
+    def _write_down(self, call: Call, record: Record, now_s: float, responses: list[Response]) -> None:
         used = call.used_tokens(failed=record.outcome in FAILED or not record.attempts)
         if call.lease is not None:
             call.lease.settle(used_tokens=used, served=record.first_byte_s is not None)
@@ -210,7 +225,7 @@ class Accounting:
             reserved_s=call.reserved_unix_s,
             now_s=now_s,
         )
-        cost_nanos = self._count(call, record)
+        cost_nanos = self._count(call, record, responses)
         if call.routed is not None:
             self._compare(call, call.routed, record)
         if self.recorder is not None and self.recorder.is_on:
@@ -250,7 +265,7 @@ class Accounting:
         self.metrics.charged(call.tenant.name, price.currency, nanos)
         return nanos
 
-    def _count(self, call: Call, record: Record) -> int:
+    def _count(self, call: Call, record: Record, responses: list[Response]) -> int:
         """Count the request, and what tokens of the fleet's own models cost. Return that, in billionths."""
         assert call.series is not None
         prompt, completion, cached = record.prompt_tokens, record.completion_tokens, record.cached_tokens
@@ -278,14 +293,8 @@ class Accounting:
         if price is not None and record.outcome not in FAILED:
             cost_nanos = price.nanos(prompt or 0, completion or 0)
             self.metrics.charged(record.tenant, price.currency, cost_nanos)
-        self.usage.add(
-            record.tenant,
-            call.pool,
-            now_s=call.reserved_unix_s,
-            prompt_tokens=prompt or 0,
-            completion_tokens=completion or 0,
-            cached_tokens=cached or 0,
-            cost_nanos=cost_nanos,
+        responses.append(
+            (record.tenant, call.pool, call.reserved_unix_s, prompt or 0, completion or 0, cached or 0, cost_nanos)
         )
         return cost_nanos
 
@@ -309,7 +318,7 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
         cached_tokens = call.routed.found_tokens
     fields = (
         request.request_id,
-        call.tenant.name,
+        call.tenant_name,
         call.plan.path_text if call.plan is not None else request.path_text(),
         call.requested,
         call.pool,
@@ -331,4 +340,4 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
         call.decisions,
         call.routed,
     )
-    return named(Record, fields)
+    return _named(Record, fields)

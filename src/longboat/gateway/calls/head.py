@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.api.apis import APIS, RESPONSES, TOKENIZER_INFO
-from longboat.gateway.api.paths import is_coded, not_relayed, unknown_path
+from longboat.gateway.api.paths import DEPLOYMENT, is_coded, not_relayed, unknown_path
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request, path_text
 from longboat.gateway.http.responses import Refusal
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from longboat.gateway.api.apis import Api
     from longboat.gateway.limits.keys import KeyRing
     from longboat.gateway.limits.policy_view import LivePolicy
+    from longboat.gateway.records.metrics import Series
+    from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("HeadPlan", "KnownHead", "KnownHeads", "plan_head", "tenant_of")
 
 _RESPONSE_PATH: Final = b"/v1/responses/"
+_head_of: Final = head_of  # what is imported from C, compiled code would look up by its name each time
 _TOKENIZER_PATH: Final = b"/tokenizer_info"
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 8192
@@ -50,8 +53,10 @@ class HeadPlan:  # size: a plain record of what a head decides
     """What a request's head decides under one policy, for all requests that have this head."""
 
     __slots__ = (
-        "allowed_fields", "api", "keyed", "live", "max_context_tokens", "media", "method",
-        "models", "path", "path_text", "response_id", "routes", "salt", "sticky", "tasks", "tenant", "until_s",
+        "allowed_fields", "api", "comes_back", "content_type", "counted", "deployment", "forwarded", "has_deadline",
+        "keyed", "live", "max_context_tokens", "media", "method", "models", "path", "path_text", "priority",
+        "response_id", "routes", "salt", "seed", "seeded", "series", "starts", "sticky", "tasks", "tenant",
+        "tenant_name", "until_s", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -70,11 +75,22 @@ class HeadPlan:  # size: a plain record of what a head decides
         self.routes = HeadRoutes(live.rules, tenant.name, tenant.tags, headers, may_leave=tenant.external)
         # What keeps its requests at one replica; empty: nothing does.
         self.sticky = sticky_value(live.policy.routing.sticky, request)
+        # What was made for its last request, and holds for the next one that goes to the same model:
+        self.seeded, self.seed = "", b""  # what keeps the caches of prompts apart
+        self.counted = ""  # whose metrics are in ``series``
+        self.series: Series | None = None
+        self.forwarded = request.forwarded  # by which later requests are known to have its lines
+        self.starts: dict[Upstream, bytes] = {}  # heads of requests to engines, without what differs in each
         # What every request is compared with: read here once, for all that have this head.
         self.keyed = live.keys.asks
         self.tasks, self.media = live.policy.tasks, live.policy.media
+        self.tenant_name, self.weight, self.priority = tenant.name, tenant.weight, tenant.priority
         self.models, self.max_context_tokens = tenant.models, tenant.max_context_tokens
         self.allowed_fields = tenant.allow_fields
+        noted = request.noted
+        self.content_type, self.deployment = noted.get(b"content-type", b""), noted.get(DEPLOYMENT)
+        self.has_deadline = b"x-request-timeout" in noted or b"x-request-deadline" in noted
+        self.comes_back = b"x-longboat-resume" in noted
 
 
 def plan_head(live: LivePolicy, request: Request) -> HeadPlan | Refusal | None:
@@ -175,7 +191,7 @@ class KnownHeads:
 
     def match(self, data: bytes) -> tuple[KnownHead, int] | None:
         """Return the known head of ``data`` and where its body begins; None if it is not exactly one such request."""
-        found = head_of(data, _MAX_HEAD_BYTES)
+        found = _head_of(data, _MAX_HEAD_BYTES)
         if found is None:
             return None
         key, body_at, length = found

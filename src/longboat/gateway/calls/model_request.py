@@ -31,6 +31,7 @@ __all__ = ("Call",)
 
 
 _JSON: Final = AnswerKind.JSON
+_monotonic_s: Final = time.monotonic
 
 
 class Call:
@@ -98,12 +99,17 @@ class Call:
         self.why = why  # the routing decision in words
         self.method = method
         self.cost_tokens = cost_tokens  # estimate of prompt and completion, reserved of the tenant's quota
-        self.decided_s = decided_s or time.monotonic()
+        self.decided_s = decided_s or _monotonic_s()
 
     @property
     def is_open(self) -> bool:
         """Whether its account is open."""
         return self.lease is not None and self.lease.is_open
+
+    @property
+    def tenant_name(self) -> str:
+        """The name of its tenant, which compiled code reads more quickly in the plan."""
+        return self.tenant.name if self.plan is None else self.plan.tenant_name
 
     @property
     def pool(self) -> str:

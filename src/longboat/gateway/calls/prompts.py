@@ -44,4 +44,13 @@ def _session(user: str) -> str:
 
 def _seed(call: Call) -> bytes:
     """Return what keeps the cache of its prompt apart: the model or adapter, and the salt of its tenant."""
-    return f"{call.pool}\0{call.salt or ''}".encode()
+    plan, pool = call.plan, call.pool
+    if plan is None:
+        return seed_of(pool, call.salt)
+    if plan.seeded != pool:
+        plan.seeded, plan.seed = pool, seed_of(pool, call.salt)
+    return plan.seed
+
+
+def seed_of(pool: str, salt: str | None) -> bytes:
+    return f"{pool}\0{salt or ''}".encode()

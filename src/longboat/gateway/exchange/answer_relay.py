@@ -26,7 +26,7 @@ _IDENTITY: Final = Framing.IDENTITY  # a member of an enum is looked up each tim
 _CHUNKED: Final = Framing.CHUNKED
 _CLOSE: Final = Framing.CLOSE
 _JSON: Final = AnswerKind.JSON
-_MAX_WHOLE_BYTES = 65536  # of an answer that is kept until its usage is read
+_MAX_WHOLE_BYTES: Final = 65536  # of an answer that is kept until its usage is read
 WAITING: Final = b": waiting\n\n"
 _EVENT_STREAM = parse_response_head(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
 _NO_REPLICA: Final = replica_line("")
@@ -108,7 +108,7 @@ class AnswerRelay:
             return False
         return not head.events if length >= 0 else head.events and not call.request.http_1_0
 
-    def give_whole(self, head: ResponseHead, upstream: Upstream, length: int, body: bytes) -> None:
+    def give_whole(self, head: ResponseHead, upstream: Upstream, length: int, body: bytes, now_s: float) -> None:
         """Give the client all of an answer; its usage is read when it is written down.
 
         What ``begin`` and ``pass_on`` do, for 2 to 3 % less of a whole request's CPU: 43.2 us against 44.0 in one run.
@@ -118,7 +118,7 @@ class AnswerRelay:
         framing = _IDENTITY if sized else _CHUNKED
         lines = self._head_lines(head, framing, upstream.replica_line, length if sized else None, sized=sized)
         self.status = head.status
-        call.first_byte_s = time.monotonic()
+        call.first_byte_s = now_s
         call.whole_answer = body
         if not sized:
             call.answer_kind = call.api.events

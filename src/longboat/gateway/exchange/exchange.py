@@ -6,7 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from longboat.gateway.api.body import BodyError, Facts
 from longboat.gateway.exchange import life
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ("ClientSide", "Exchange")
 
-_MAX_DECISIONS = 64
-_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MAX_DECISIONS: Final = 64
+_INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_monotonic_s: Final = time.monotonic
 
 
 class Exchange(Host):  # size: five methods for each of its two callers, and one for each action
@@ -71,8 +72,11 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             self._client.write(relay.comment(WAITING))
 
     def start(self) -> None:
-        """Begin."""
-        self.step(life.START)
+        """Begin; where that fails, end the request with an error."""
+        try:
+            self.step(life.START)
+        except Exception as error:
+            self._failed(error)
 
     def abort(self) -> None:
         """End at once, with the engine's work: the client has gone."""
@@ -106,12 +110,14 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         """The phase of the request's life."""
         return self._life.phase
 
-    def step(self, event: Event) -> Action:
-        """Do what this event makes of the request."""
-        return self._step_at(event, 0.0 if event.is_answer else time.monotonic())
+    def step(self, event: Event, now_s: float = 0.0) -> Action:
+        """Do what this event makes of the request. now_s: where the caller has read the clock"""
+        return self._step_at(event, now_s if now_s or event.is_answer else _monotonic_s())
 
     def _step_at(self, event: Event, now_s: float) -> Action:
-        self._life, action = step(self._life, event, self._view, now_s)
+        view = self._view
+        view.now_s = now_s
+        self._life, action = step(self._life, event, view, now_s)
         if action is not life.NOTHING:
             self._carry_out(action, now_s)
         return action
@@ -121,9 +127,12 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         try:
             work()
         except Exception as error:
-            report = {"message": "the gateway failed on a request", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(report)
-            self.step(life.Failed(error_responses.internal()))
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        report = {"message": "the gateway failed on a request", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(report)
+        self.step(life.Failed(error_responses.internal()))
 
     def left(self, event: Lost | Judged) -> Action:
         """Continue after an engine was left, or judged afterwards."""
@@ -153,7 +162,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         return Payments(self._state, self._call, self)
 
     def _carry_out(self, action: Action, now_s: float) -> None:
-        """now_s: 0.0 where an engine's answer led to the action, which then asks no engine"""
+        """now_s: may be 0.0 where an engine's answer led to the action, which then asks no engine"""
         if action is life.OVERFLOW:
             if self._task is None or self._task.done():  # else a payment is under way
                 self._payments.overflow()
@@ -167,7 +176,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         elif action is life.OFFER:
             self._step_at(self._waits.offer(now_s), now_s)
         elif action is life.FINISH:
-            self._finish()
+            self._finish(now_s)
         elif action is life.STREAM:
             self._waits.leave_turn()
         elif action is life.ASK_TURN:
@@ -231,16 +240,16 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self._waits.leave_turn()
         self.step(self._waits.rejoin())
 
-    def _finish(self) -> None:
-        self._complete(waits=self._client.write_paused)
+    def _finish(self, now_s: float) -> None:
+        self._complete(waits=self._client.write_paused, now_s=now_s)
         self._client.exchange_done(keep=True)
 
-    def _complete(self, *, waits: bool) -> None:
+    def _complete(self, *, waits: bool, now_s: float = 0.0) -> None:
         if self._blamed:
             self._state.deaths.acquit(self._blamed)
         status = self._answer.status
         outcome = "ok" if status < 400 else "client_error" if status < 500 else "engine_error"
-        self._close(status=status, outcome=outcome, waits=waits)
+        self._close(status=status, outcome=outcome, waits=waits, now_s=now_s)
 
     def _leave(self) -> None:
         usage = self._call.usage
@@ -264,9 +273,9 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self._close(status=answer.status, outcome=outcome, code=refusal.code)
         self._client.exchange_done(keep=keep)
 
-    def _close(self, *, status: int, outcome: str, code: str = "", waits: bool = False) -> None:
+    def _close(self, *, status: int, outcome: str, code: str = "", waits: bool = False, now_s: float = 0.0) -> None:
         """waits: the client has yet to take the last of a long answer; how that ends is written down then"""
-        call, now_s, lease = self._call, time.monotonic(), self._call.lease
+        call, now_s, lease = self._call, now_s or _monotonic_s(), self._call.lease
         visit, self._visit = self._visit, None
         if visit is not None:
             visit.end(now_s)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Host", "Place", "Reading")
 
+_monotonic_s: Final = time.monotonic
 _JSON = [(b"content-type", b"application/json")]
 _HEAD: Final = Head(200, fits=True)
 _ASKED_SLOWER: Final = Leave("again", "it refused to continue another engine's answer")
@@ -61,8 +62,8 @@ class Host:
 
     __slots__ = ()
 
-    def step(self, event: Event) -> Action:
-        """Do what this event makes of the request."""
+    def step(self, event: Event, now_s: float = 0.0) -> Action:
+        """Do what this event makes of the request. now_s: where the caller has read the clock"""
         raise NotImplementedError
 
     def left(self, event: Lost | Judged) -> Action:
@@ -162,8 +163,9 @@ class Reading:
             return
         if not self._upstream.breaker.closed:
             self._upstream.breaker.succeeded()
-        self._answer.give_whole(head, self._upstream, length, body)
-        self._host.step(COMPLETE)
+        now_s = _monotonic_s()
+        self._answer.give_whole(head, self._upstream, length, body, now_s)
+        self._host.step(COMPLETE, now_s)
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         if self._is_left:

@@ -43,7 +43,7 @@ class ResumeSession:
         """Return the header lines and the body with which this engine begins or continues the answer."""
         self.watch = None
         self._held, self._held_bytes = (), 0
-        call, policy = self._call, self._state.live.policy.resume
+        call, policy = self._call, self._state.live.resume
         resumes = upstream.resumes
         resume_state = self.resume_state
         if resume_state is None and resumes and policy.enabled and not call.pinned and call.first_byte_s is None:
@@ -61,7 +61,7 @@ class ResumeSession:
 
     def _prepare_whole(self, upstream: Upstream, body: bytes, sent_s: float) -> tuple[bytes, bytes]:
         call = self._call
-        if self.journal is None and upstream.resumes and self._state.live.policy.resume.enabled and not call.pinned:
+        if self.journal is None and upstream.resumes and self._state.live.resume.enabled and not call.pinned:
             self.journal = whole_journal_of(call.facts)
         if self.journal is None:
             return b"", body

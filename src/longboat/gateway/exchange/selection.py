@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -31,11 +30,12 @@ _NO_PREFILL: Final = frozenset((BodyKind.TOKENIZE, BodyKind.DETOKENIZE, BodyKind
 class Selection:
     """The choice among a model's engines. Requests that cost no work, or that have no choice, are not counted."""
 
-    __slots__ = ("_call", "_state")
+    __slots__ = ("_call", "_state", "now_s")
 
     def __init__(self, state: GatewayState, call: Call) -> None:
         self._state = state
         self._call = call
+        self.now_s = 0.0  # monotonic, of the event that asks
 
     def choose(
         self, model: str, engines: Sequence[Engine], tried: frozenset[str], *, adapter: str, overfull: bool
@@ -63,7 +63,7 @@ class Selection:
         self, router: Router, prompt: Prompt, engines: Sequence[Engine], turn: int, tried: frozenset[str], *,
         adapter: str, overfull: bool,
     ) -> tuple[Engine, Reason] | None:  # fmt: skip
-        call, now_s = self._call, time.monotonic()
+        call, now_s = self._call, self.now_s
         sticky = call.plan.sticky if call.plan is not None else ""
         upstreams = cast("Sequence[Upstream]", engines)  # as the table has them
         found = router.choose(

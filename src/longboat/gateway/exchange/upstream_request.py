@@ -8,8 +8,11 @@ from longboat.gateway.api.body import splice
 
 if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
+    from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("body_for", "has_usage", "pool_lines")
+__all__ = ("body_for", "has_usage", "pool_lines", "request_start")
+
+_MAX_STARTS: Final = 64  # engines whose heads one plan keeps
 
 
 def body_for(call: Call) -> bytes:
@@ -22,6 +25,22 @@ def body_for(call: Call) -> bytes:
     if call.outside is not None:  # the salt is a secret of the fleet
         return splice(call.body, facts, model=call.outside.model.model or call.pool, add_usage=True, cache_salt=None)
     return splice(call.body, facts, model=model, add_usage=True, cache_salt=call.salt)
+
+
+def request_start(call: Call, upstream: Upstream) -> bytes:
+    """Return the head of a request to this engine, up to what differs in each.
+
+    Of the fleet's own engines, it is kept for later requests with the client's head.
+    """
+    plan, forwarded = call.plan, call.request.forwarded
+    if plan is None or plan.forwarded is not forwarded or upstream.address is not None:
+        return upstream.request_start(call.method, call.path, forwarded)
+    start = plan.starts.get(upstream)
+    if start is None:
+        if len(plan.starts) >= _MAX_STARTS:
+            plan.starts.clear()
+        start = plan.starts[upstream] = upstream.request_start(call.method, call.path, forwarded)
+    return start
 
 
 def has_usage(call: Call) -> bool:

@@ -12,7 +12,7 @@ from longboat.gateway.api.body import BodyError
 from longboat.gateway.config import SWEEP_S
 from longboat.gateway.exchange.life import JUDGE, PREEMPTED, Failed, Has, Judged, Lost
 from longboat.gateway.exchange.reading import Place, Reading
-from longboat.gateway.exchange.upstream_request import body_for
+from longboat.gateway.exchange.upstream_request import body_for, request_start
 from longboat.gateway.http import error_responses
 from longboat.gateway.native.leaf_work import named
 from longboat.gateway.records.recent import Attempt
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ("Visit",)
 
 _MAX_ATTEMPTS: Final = 64
+_named: Final = named  # what is imported from C, compiled code would look up by its name each time
 _MIN_WORK_S: Final = 0.03  # an engine that is lost sooner was dead when it got the request
 _SILENT_TOO_S: Final = 1.0
 _CARRIED: Final = ResumeLevel.CARRIED
@@ -110,7 +111,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
             lines += trace
         elif call.bill is not None:
             call.bill.num_sent += 1
-        start = upstream.request_start(call.method, call.path, call.request.forwarded)
+        start = request_start(call, upstream)
         connection.send(
             Reading(self, self._host), start + lines + request_end(call.request.request_id, len(body)), body
         )
@@ -121,7 +122,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         """Note the attempt. Return the header lines by which the engine joins the trace."""
         call = self.answer.call
         at_s = now_s - call.request.received_s
-        attempt = named(Attempt, (self.upstream.replica, at_s, "", None, self._reason))
+        attempt = _named(Attempt, (self.upstream.replica, at_s, "", None, self._reason))
         attempts = call.attempts
         if len(attempts) > _MAX_ATTEMPTS:
             attempts = attempts[: _MAX_ATTEMPTS // 2] + attempts[_MAX_ATTEMPTS // 2 + 1 :]

@@ -50,7 +50,9 @@ class Waits:  # size: three kinds of waiting (for a slot, an engine, a turn), ea
             refusal = outside.refusal(call.path, pool.upstreams, now_s, is_last=is_last)
             if refusal is not None:
                 return NoRoom(refusal)
-        ticket = Ticket(tenant.name, tenant.weight, tenant.priority, call.cost_tokens, now_s, call.deadline_s)
+        plan = call.plan
+        weight, priority = (tenant.weight, tenant.priority) if plan is None else (plan.weight, plan.priority)
+        ticket = Ticket(call.tenant_name, weight, priority, call.cost_tokens, now_s, call.deadline_s)
         verdict = pool.offer(ticket) if pool is not None else None
         if pool is not None and verdict is None:
             pool.ask_wake()

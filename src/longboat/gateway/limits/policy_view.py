@@ -37,10 +37,11 @@ def digest_of_policy(document: bytes) -> str:
 class LivePolicy:
     """One policy, prepared for the look-ups of each request. A new policy, or new models, get a new object."""
 
-    __slots__ = ("_salts", "cors_any", "cors_origins", "digest", "keys", "policy", "proxies", "rules")
+    __slots__ = ("_salts", "cors_any", "cors_origins", "digest", "keys", "policy", "proxies", "resume", "rules")
 
     def __init__(self, policy: Policy, models: Sequence[str], digest: str = "") -> None:
         self.policy = policy
+        self.resume = policy.resume
         # of the policy's document; empty for the configured policy
         self.digest = digest
         self.keys = KeyRing(policy)

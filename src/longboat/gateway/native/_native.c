@@ -25,7 +25,7 @@
 #include <emmintrin.h>
 #endif
 
-#define INTERFACE 13 /* as leaf_work.py expects it */
+#define INTERFACE 14 /* as leaf_work.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -357,11 +357,16 @@ static bool stands_twice(const Span *keys, int num_keys, const Span *key) {
 
 /* A key and its colon. first: where the keys of its object begin. The key stays on the stack. */
 static bool read_key(Reader *r, int first, Span *key) {
-    Value name;
     if (*r->p != '"') return false;
-    r->p++;
-    if (!read_string(r, &name) || !name.span.plain) return false;
-    *key = name.span;
+    const uint8_t *start = ++r->p, *end = plain_end(start, r->end);
+    if (*end == '"') {
+        *key = (Span){start, end - start, true, true};
+        r->p = end + 1;
+    } else {
+        Value name;
+        if (!read_string(r, &name) || !name.span.plain) return false;
+        *key = name.span;
+    }
     if (r->num_keys - first >= MAX_MEMBERS || r->num_keys >= MAX_KEYS) return false;
     if (stands_twice(r->keys + first, r->num_keys - first, key)) return false;
     r->keys[r->num_keys++] = *key;
@@ -632,6 +637,23 @@ static PyObject *as_tuple(PyObject **items, Py_ssize_t num_items) {
     return tuple;
 }
 
+enum { KEPT_NAMES = 16, MAX_KEPT_NAME_BYTES = 256 };
+
+/* Names of models that bodies had of late: their hashes are known. */
+static PyObject *kept_names[KEPT_NAMES];
+
+static PyObject *name_of(const Span *span) {
+    if (!span->ascii || span->bytes == 0 || span->bytes > MAX_KEPT_NAME_BYTES) return utf8(span);
+    PyObject **kept = &kept_names[(span->bytes + 5 * span->at[0] + 3 * span->at[span->bytes - 1]) % KEPT_NAMES];
+    if (*kept == NULL || PyUnicode_GET_LENGTH(*kept) != span->bytes ||
+        memcmp(PyUnicode_DATA(*kept), span->at, (size_t)span->bytes) != 0) {
+        PyObject *name = utf8(span);
+        if (name == NULL) return NULL;
+        Py_XSETREF(*kept, name);
+    }
+    return Py_NewRef(*kept);
+}
+
 static PyObject *facts_tuple(const Facts *f, const uint8_t *body) {
     bool valid = true;
     Span user;
@@ -639,7 +661,7 @@ static PyObject *facts_tuple(const Facts *f, const uint8_t *body) {
     if (!valid || !find_user(f, &user)) Py_RETURN_NONE;
     Count limit = limit_tokens(f), choices = f->n > 1 ? f->n : 1;
     PyObject *items[] = {
-        utf8(&f->model),
+        name_of(&f->model),
         PyBool_FromLong(f->stream == TRUE_VALUE),
         PyBool_FromLong(wants_usage),
         PyLong_FromLongLong((f->chars + 3) / 4),
@@ -1370,6 +1392,35 @@ static const char *end_of_head(const char *p, const char *until, const char **di
     return NULL;
 }
 
+enum { KEPT_KEYS = 64 };
+
+/* Keys of heads that came of late: their hashes are known, and a dict finds them without a comparison. */
+static PyObject *kept_keys[KEPT_KEYS];
+
+static uint64_t eight_at(const char *p) {
+    uint64_t word;
+    memcpy(&word, p, sizeof word);
+    return word;
+}
+
+/* The bytes data[:before] and rest[:after]: the object that was made of them before, or a new one. */
+static PyObject *key_of(const char *data, Py_ssize_t before, const char *rest, Py_ssize_t after) {
+    uint64_t sample = (uint64_t)(before + after);
+    for (Py_ssize_t at = 0; at + 8 <= before; at += 24) sample = (sample ^ eight_at(data + at)) * 0x9e3779b97f4a7c15u;
+    for (Py_ssize_t at = 0; at + 8 <= after; at += 24) sample = (sample ^ eight_at(rest + at)) * 0x9e3779b97f4a7c15u;
+    PyObject **kept = &kept_keys[sample >> 58];
+    if (*kept != NULL && PyBytes_GET_SIZE(*kept) == before + after) {
+        const char *key = PyBytes_AS_STRING(*kept);
+        if (memcmp(key, data, (size_t)before) == 0 && memcmp(key + before, rest, (size_t)after) == 0) return Py_NewRef(*kept);
+    }
+    PyObject *key = PyBytes_FromStringAndSize(NULL, before + after);
+    if (key == NULL) return NULL;
+    memcpy(PyBytes_AS_STRING(key), data, (size_t)before);
+    memcpy(PyBytes_AS_STRING(key) + before, rest, (size_t)after);
+    Py_XSETREF(*kept, Py_NewRef(key));
+    return key;
+}
+
 static PyObject *head_of(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
     (void)module;
     if (num_args != 2 || !PyBytes_Check(args[0])) {
@@ -1385,17 +1436,13 @@ static PyObject *head_of(PyObject *module, PyObject *const *args, Py_ssize_t num
     const char *digits = NULL, *end = end_of_head(data, data + bytes, &digits, &num_digits);
     if (end == NULL) Py_RETURN_NONE;
     Py_ssize_t head_bytes = end - data;
-    if (digits == NULL) num_digits = 0;
-    PyObject *key = PyBytes_FromStringAndSize(NULL, head_bytes - num_digits);
-    if (key == NULL) return NULL;
-    if (digits == NULL) memcpy(PyBytes_AS_STRING(key), data, (size_t)head_bytes);
+    if (digits == NULL) digits = end, num_digits = 0;
     else {
-        Py_ssize_t before = digits - data;
-        memcpy(PyBytes_AS_STRING(key), data, (size_t)before);
-        memcpy(PyBytes_AS_STRING(key) + before, digits + num_digits, (size_t)(head_bytes - before - num_digits));
         length = 0;
         for (Py_ssize_t at = 0; at < num_digits; at++) length = length * 10 + (digits[at] - '0');
     }
+    PyObject *key = key_of(data, digits - data, digits + num_digits, end - digits - num_digits);
+    if (key == NULL) return NULL;
     PyObject *items[] = {key, PyLong_FromSsize_t(head_bytes + 4), PyLong_FromSsize_t(length)};
     return as_tuple(items, 3);
 }
@@ -1532,17 +1579,21 @@ static inline uint8_t *put_bytes(uint8_t *p, const void *from, Py_ssize_t bytes)
     return p + bytes;
 }
 
-/* spliced(body, first, inserted, begin, end, name): "{", inserted, body[first:begin], name and body[end:] */
+/* spliced(body, inserted, begin, end, name): "{", inserted, body from behind its "{" to begin, name and body[end:];
+ * nothing is left out where begin and end are 0 */
 static PyObject *spliced(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
     (void)module;
-    if (num_args != 6 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[2]) || !PyBytes_Check(args[5])) {
-        PyErr_SetString(PyExc_TypeError, "spliced takes a body, a place, bytes, two places and bytes");
+    if (num_args != 5 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || !PyBytes_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "spliced takes a body, bytes, two places and bytes");
         return NULL;
     }
-    Py_ssize_t first = PyLong_AsSsize_t(args[1]), begin = PyLong_AsSsize_t(args[3]), end = PyLong_AsSsize_t(args[4]);
+    Py_ssize_t begin = PyLong_AsSsize_t(args[2]), end = PyLong_AsSsize_t(args[3]);
     if (PyErr_Occurred()) return NULL;
-    Py_ssize_t all = PyBytes_GET_SIZE(args[0]), inserted = PyBytes_GET_SIZE(args[2]), name = PyBytes_GET_SIZE(args[5]);
-    if (first < 0 || begin < first || end < begin || end > all) {
+    Py_ssize_t all = PyBytes_GET_SIZE(args[0]), inserted = PyBytes_GET_SIZE(args[1]), name = PyBytes_GET_SIZE(args[4]);
+    const char *brace = memchr(PyBytes_AS_STRING(args[0]), '{', (size_t)all);
+    Py_ssize_t first = brace == NULL ? all + 1 : brace + 1 - PyBytes_AS_STRING(args[0]);
+    if (begin == 0 && end == 0) begin = end = first;
+    if (begin < first || end < begin || end > all) {
         PyErr_SetString(PyExc_ValueError, "the places are not in the body, or in another order");
         return NULL;
     }
@@ -1551,9 +1602,9 @@ static PyObject *spliced(PyObject *module, PyObject *const *args, Py_ssize_t num
     const char *body = PyBytes_AS_STRING(args[0]);
     uint8_t *p = (uint8_t *)PyBytes_AS_STRING(made);
     *p++ = '{';
-    p = put_bytes(p, PyBytes_AS_STRING(args[2]), inserted);
+    p = put_bytes(p, PyBytes_AS_STRING(args[1]), inserted);
     p = put_bytes(p, body + first, begin - first);
-    p = put_bytes(p, PyBytes_AS_STRING(args[5]), name);
+    p = put_bytes(p, PyBytes_AS_STRING(args[4]), name);
     put_bytes(p, body + end, all - end);
     return made;
 }
@@ -1608,18 +1659,21 @@ static uint8_t *put_text(uint8_t *p, const uint8_t *text, Py_ssize_t bytes) {
 /* The most bytes that a value takes; -1 with an exception where it has no place in a line. */
 static Py_ssize_t room_for(PyObject *value) {
     if (!PyUnicode_Check(value)) return NUMBER_BYTES;
+    if (PyUnicode_IS_COMPACT_ASCII(value)) return 6 * PyUnicode_GET_LENGTH(value) + 2;
     Py_ssize_t bytes;
     return PyUnicode_AsUTF8AndSize(value, &bytes) == NULL ? -1 : 6 * bytes + 2;
 }
 
 static uint8_t *put_value(uint8_t *p, PyObject *value) {
     if (value == Py_None) return put_bytes(p, "null", 4);
-    if (PyFloat_Check(value)) return put_float(p, PyFloat_AS_DOUBLE(value));
+    if (PyFloat_CheckExact(value)) return put_float(p, PyFloat_AS_DOUBLE(value));
     if (PyUnicode_Check(value)) {
+        if (PyUnicode_IS_COMPACT_ASCII(value)) return put_text(p, PyUnicode_DATA(value), PyUnicode_GET_LENGTH(value));
         Py_ssize_t bytes;
         const char *text = PyUnicode_AsUTF8AndSize(value, &bytes);
         return put_text(p, (const uint8_t *)text, bytes);
     }
+    if (PyFloat_Check(value)) return put_float(p, PyFloat_AS_DOUBLE(value));
     long long number = PyLong_AsLongLong(value);
     if (number == -1 && PyErr_Occurred()) return NULL;
     if (number < 0) *p++ = '-';
@@ -1637,8 +1691,11 @@ static PyObject *json_line(PyObject *module, PyObject *const *args, Py_ssize_t n
     for (Py_ssize_t i = 0; i < num; i++) {
         PyObject *key = PyTuple_GET_ITEM(args[0], i);
         Py_ssize_t bytes = room_for(PyTuple_GET_ITEM(args[1], i));
-        if (bytes >= 0 && !PyBytes_Check(key)) PyErr_SetString(PyExc_TypeError, "a key is written as bytes");
-        if (PyErr_Occurred()) return NULL;
+        if (bytes < 0) return NULL;
+        if (!PyBytes_Check(key)) {
+            PyErr_SetString(PyExc_TypeError, "a key is written as bytes");
+            return NULL;
+        }
         room += bytes + PyBytes_GET_SIZE(key) + 1;
     }
     uint8_t kept[2048], *start = room <= (Py_ssize_t)sizeof kept ? kept : PyMem_Malloc((size_t)room), *p = start;
@@ -1657,7 +1714,13 @@ static PyObject *json_line(PyObject *module, PyObject *const *args, Py_ssize_t n
 
 /* ---- named tuples ------------------------------------------------------------------------------------------------ */
 
-/* What tuple.__new__(type, items) makes, in a quarter of its instructions. */
+/* Whether its objects are laid out as plain tuples are: the class has no dict and no slots. */
+static bool is_plain_tuple(const PyTypeObject *type) {
+    return type->tp_basicsize == PyTuple_Type.tp_basicsize && type->tp_itemsize == PyTuple_Type.tp_itemsize &&
+           type->tp_dictoffset == 0 && type->tp_weaklistoffset == 0 && (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+}
+
+/* What tuple.__new__(type, items) makes. Where only the caller has the items, their tuple itself becomes of the type. */
 static PyObject *named(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
     (void)module;
     if (num_args != 2 || !PyType_Check(args[0]) || !PyTuple_CheckExact(args[1]) ||
@@ -1667,6 +1730,11 @@ static PyObject *named(PyObject *module, PyObject *const *args, Py_ssize_t num_a
     }
     Py_ssize_t num_items = PyTuple_GET_SIZE(args[1]);
     PyTypeObject *type = (PyTypeObject *)args[0];
+    if (Py_REFCNT(args[1]) == 1 && is_plain_tuple(type)) {
+        Py_INCREF(type);
+        Py_SET_TYPE(args[1], type);
+        return Py_NewRef(args[1]);
+    }
     PyObject *made = type->tp_alloc(type, num_items);
     for (Py_ssize_t i = 0; made != NULL && i < num_items; i++) {
         PyTuple_SET_ITEM(made, i, Py_NewRef(PyTuple_GET_ITEM(args[1], i)));

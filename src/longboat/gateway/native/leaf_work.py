@@ -25,7 +25,8 @@ the data is anything else than whole chunks.
 the count for the next event; and whether all of them report tokens. None where an event is not plain: ids of one
 choice, and no comment.
 
-``spliced`` returns "{", ``inserted``, body[first:begin], ``name`` and body[end:].
+``spliced`` returns "{", ``inserted``, the body from behind its "{" to ``begin``, ``name`` and body[end:]. Nothing is
+left out where ``begin`` and ``end`` are 0.
 
 ``json_line`` returns a line with one JSON object. Each key comes with its quotes and colon; there may be more keys than
 values. A number that is not whole gets at most three decimals.
@@ -68,7 +69,7 @@ __all__ = (
     "whole_chunks",
 )
 
-_INTERFACE = 13
+_INTERFACE = 14
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 if _native.INTERFACE != _INTERFACE:

@@ -18,6 +18,7 @@ from longboat.gateway.records.recent import Record
 
 __all__ = ("AccessLog", "RotatingFile", "access_line")
 
+_json_line: Final = json_line  # what is imported from C, compiled code would look up by its name each time
 _FLUSH_BYTES: Final = 64 * 1024
 _MAX_PENDING_BYTES: Final = 8 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 2.0
@@ -195,7 +196,7 @@ def access_line(record: Record) -> bytes:
         cached_tokens,
         len(attempts) - 1 if attempts else 0,
     )
-    return json_line(_KEYS, (*values, code) if code else values)
+    return _json_line(_KEYS, (*values, code) if code else values)
 
 
 def _open(path: str) -> int:

@@ -76,8 +76,8 @@ class Series:  # size: a plain record of counters
 
     __slots__ = (
         "cached_tokens", "completion_tokens", "e2e", "expected_tokens", "found_tokens", "held_tokens", "in_flight",
-        "itl", "outcomes", "preempted", "preemptions", "preemptions_denied", "prompt_tokens", "queue", "retries",
-        "ttft", "waiting",
+        "itl", "observe_e2e", "observe_queue", "observe_ttft", "outcomes", "preempted", "preemptions",
+        "preemptions_denied", "prompt_tokens", "queue", "retries", "ttft", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -100,6 +100,9 @@ class Series:  # size: a plain record of counters
         self.queue = Histogram(REQUEST_BOUNDS_S)
         # times between two blocks of a stream
         self.itl = Histogram(ITL_BOUNDS_S)
+        # compiled code would look a method up by its name at each call
+        self.observe_ttft, self.observe_e2e = self.ttft.observe, self.e2e.observe
+        self.observe_queue = self.queue.observe
 
     def done(
         self,
@@ -125,11 +128,11 @@ class Series:  # size: a plain record of counters
         outcomes = self.outcomes
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
         if queue_s is not None:
-            self.queue.observe(queue_s)
+            self.observe_queue(queue_s)
         if ttft_s is not None:
-            self.ttft.observe(ttft_s)
+            self.observe_ttft(ttft_s)
         if e2e_s is not None:
-            self.e2e.observe(e2e_s)
+            self.observe_e2e(e2e_s)
         if prompt:
             self.prompt_tokens += prompt
         if completion:

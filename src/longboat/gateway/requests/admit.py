@@ -11,7 +11,7 @@ from longboat.gateway.api.apis import APIS, RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.media import form_refusal, holds_media, media_refusal
-from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_model
+from longboat.gateway.api.paths import unknown_path, with_model
 from longboat.gateway.api.tasks import lacks_path
 from longboat.gateway.calls.head import HeadPlan, plan_head, tenant_of
 from longboat.gateway.calls.model_request import Call
@@ -122,18 +122,19 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
     refusal = _forbidden(state, plan, facts, route) or _lacks_path(state, plan, route)
     if refusal is not None:
         return refusal
-    by_media = _by_media(plan, facts, body, route)
-    if isinstance(by_media, Refusal):
-        return by_media
-    route = by_media
-    deadline = _deadline_s(request)
+    if plan.media:
+        by_media = _by_media(plan, facts, body, route)
+        if isinstance(by_media, Refusal):
+            return by_media
+        route = by_media
+    deadline = _deadline_s(request) if plan.has_deadline else None
     if isinstance(deadline, Refusal):
         return deadline
     call = _call(request, plan, pools=route.pools, body=body, why=route.why, facts=facts)
     call.deadline_s = deadline
     if route.overflow is not None:
         call.overflow = route.overflow
-    if b"x-longboat-resume" in request.noted:
+    if plan.comes_back:
         return _come_back(call, plan.live.policy.salt, time.time())
     if plan.api is RESPONSES:
         previous = facts.document.get("previous_response_id")
@@ -147,7 +148,7 @@ def _facts(state: GatewayState, request: Request, plan: HeadPlan) -> Facts:
 
     A body that names none means the only model that the tenant may use, as engines with one model do it.
     """
-    model = request.noted.get(DEPLOYMENT)
+    model = plan.deployment
     try:
         facts = _read(request, plan)
         if model is None or facts.model.encode() == model:
@@ -168,7 +169,7 @@ def _read(request: Request, plan: HeadPlan) -> Facts:
         request.body(),
         plan.api.body,
         keyed=plan.keyed,
-        content_type=request.noted.get(b"content-type", b""),
+        content_type=plan.content_type,
         allowed=plan.allowed_fields,
     )
 
@@ -213,8 +214,6 @@ def _lacks_path(state: GatewayState, plan: HeadPlan, route: Resolution) -> Refus
 def _by_media(plan: HeadPlan, facts: Facts, body: bytes, route: Resolution) -> Resolution | Refusal:
     """Return the models that may have a request's images, sounds or videos; why the first choice may not."""
     rules = plan.media
-    if not rules:
-        return route
     ruled = [model for model in route.pools if model in rules]
     if facts.form is not None:
         refusals = {model: form_refusal(facts.form.file_bytes, rules[model]) for model in ruled}

@@ -74,7 +74,7 @@ def _opened(link: ClientLink, call: Call, refusal: Refusal | None) -> None:
         return
     exchange = Exchange(link.state, link, call)
     link.exchange = exchange
-    exchange.guard(exchange.start)
+    exchange.start()
 
 
 def _opened_remotely(link: ClientLink, call: Call, refusal: Refusal | None) -> None:

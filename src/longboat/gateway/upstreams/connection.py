@@ -184,17 +184,17 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
         if sink is None:  # bytes without a request: they would be mistaken for the next response
             self.abort()
             return
-        if self.path.between_chunks:
-            # The parser is between two chunks before these bytes and after them, so it need not see them.
-            chunks = whole_chunks(data, 0)
-            if chunks is not None:
-                self._deliver_chunks(sink, chunks)
-                return
-        elif self._at_start:
+        if self._at_start:  # the path is not between chunks yet
             self._at_start = False
             known = cached_response_head(data)
             if known is not None:
                 self._begin(sink, data, known)
+                return
+        elif self.path.between_chunks:
+            # The parser is between two chunks before these bytes and after them, so it need not see them.
+            chunks = whole_chunks(data, 0)
+            if chunks is not None:
+                self._deliver_chunks(sink, chunks)
                 return
         elif self._left >= 0:
             self._deliver_part(sink, data)
@@ -221,7 +221,7 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
         self._reusable = answer.reusable
         if length >= 0:
             if len(data) == body_at + length:
-                self._release()
+                self._free()
                 sink.on_whole(answer.head, length, data[body_at:])
                 return
             sink.on_head(answer.head, length)
@@ -232,7 +232,7 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
         chunks = whole_chunks(data, body_at) if len(data) > body_at else None
         if chunks is not None and chunks[1]:
             self._complete = True
-            self._release()
+            self._free()
             sink.on_whole(answer.head, -1, chunks[0])
             return
         self._unparsed_head = data[:body_at]
@@ -341,7 +341,12 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
         sink.on_block(body, last=self._complete)
 
     def _release(self) -> None:
-        self._sink = self.path.write = None
+        self.path.write = None
+        self._free()
+
+    def _free(self) -> None:
+        """End the response. ``path.write`` is None, as from ``send`` until chunks pass."""
+        self._sink = None
         self.used = True
         self._unparsed_head = b""
         if self._reusable and self.usable and not (self._wrote_much and self._transport.get_write_buffer_size()):

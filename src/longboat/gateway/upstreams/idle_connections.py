@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from longboat.gateway.upstreams.connection import EngineConnection, UpstreamConnection
 
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
     from longboat.gateway.external.address import Address
 
 __all__ = ("IdleConnections",)
+
+_monotonic_s: Final = time.monotonic
 
 
 class IdleConnections:
@@ -26,7 +27,7 @@ class IdleConnections:
         self._address = address
         self._target = target  # host and port
         self._timeout_s = timeout_s  # for opening a connection
-        self._idle: deque[tuple[EngineConnection, float]] = deque()  # with the time since which each is idle
+        self._idle: list[tuple[EngineConnection, float]] = []  # with the time since which each is idle
         self._closed = False  # no connection is pooled any more
 
     def take(self) -> EngineConnection | None:
@@ -65,12 +66,12 @@ class IdleConnections:
         if self._closed:
             connection.close()
         else:
-            self._idle.append((connection, time.monotonic()))
+            self._idle.append((connection, _monotonic_s()))
 
     def drop(self, before_s: float = math.inf) -> None:
         """Close the connections that were pooled before this time."""
         while self._idle and self._idle[0][1] < before_s:
-            self._idle.popleft()[0].close()
+            self._idle.pop(0)[0].close()
 
     def close(self) -> None:
         """Close all pooled connections, and those that would be pooled later."""

@@ -11,6 +11,7 @@ __all__ = ("CachedResponseHead", "cache_response_head", "cached_response_head")
 
 _MAX_HEAD_BYTES: Final = 4096
 _MAX_KNOWN: Final = 1024
+_head_of: Final = head_of  # what is imported from C, compiled code would look up by its name each time
 
 
 class CachedResponseHead:
@@ -31,7 +32,7 @@ def cached_response_head(data: bytes) -> tuple[CachedResponseHead, int, int] | N
 
     None where the head is new.
     """
-    seen = head_of(data, _MAX_HEAD_BYTES)
+    seen = _head_of(data, _MAX_HEAD_BYTES)
     if seen is None:
         return None
     key, body_at, length = seen

@@ -68,6 +68,7 @@ class View:
 
     def __init__(self, index: PrefixIndex) -> None:
         self.index = index
+        self.depths, self.place = index.depths, index.place  # compiled code would look them up by name at each call
         self.num_slots = 0  # one more than the highest slot of the replicas
 
 

@@ -34,13 +34,15 @@ class TermRows(Sequence[tuple[float, ...]]):
     """Rows of the table of costs, made when they are read: most decisions are never looked at."""
 
     def __init__(self, queues: list[PrefillQueue], extra_s: Sequence[float] = ()) -> None:
-        self._waits = [queue.seen_wait_s for queue in queues]
-        self._prefills = [queue.seen_prefill_s for queue in queues]
-        self._costs = [queue.seen_cost_s for queue in queues]  # the sums of all terms
+        self._num_rows = len(queues)
+        seen = self._seen = [0.0] * (3 * len(queues))  # of each row: wait, prefill, and the sum of all terms
+        for row, queue in enumerate(queues):
+            seen[3 * row], seen[3 * row + 1] = queue.seen_wait_s, queue.seen_prefill_s
+            seen[3 * row + 2] = queue.seen_cost_s
         self._extra_s = extra_s  # empty: all are 0
 
     def __len__(self) -> int:
-        return len(self._costs)
+        return self._num_rows
 
     @overload
     def __getitem__(self, at: int) -> tuple[float, ...]: ...
@@ -49,9 +51,10 @@ class TermRows(Sequence[tuple[float, ...]]):
     def __getitem__(self, at: int | slice) -> tuple[float, ...] | list[tuple[float, ...]]:
         if isinstance(at, slice):
             return [self[row] for row in range(*at.indices(len(self)))]
-        wait_s, prefill_s = self._waits[at], self._prefills[at]
-        extra_s = self._extra_s[at] if self._extra_s else 0.0
-        return (wait_s, prefill_s, self._costs[at] - wait_s - prefill_s - extra_s, extra_s)
+        row = range(self._num_rows)[at]
+        wait_s, prefill_s, cost_s = self._seen[3 * row : 3 * row + 3]
+        extra_s = self._extra_s[row] if self._extra_s else 0.0
+        return (wait_s, prefill_s, cost_s - wait_s - prefill_s - extra_s, extra_s)
 
 
 class Cheapest(Choice):
@@ -109,7 +112,7 @@ class Cost(RoutingPolicy):
         """Choose the lowest cost; of nearly equal ones, the session's last replica, or one by a hash."""
         replicas = list(replicas)  # of which mypyc reads the items without a call
         self._num_replicas = len(replicas)
-        depths = view.index.depths(prompt.blocks, view.num_slots) if prompt.blocks else [0] * view.num_slots
+        depths = view.depths(prompt.blocks, view.num_slots) if prompt.blocks else [0] * view.num_slots
         line = self.prefill_time
         token_s, token_context_s, resident_s = line.token_s, line.token_context_s, line.resident_s
         later = self._later(now_s)

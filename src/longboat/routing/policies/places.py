@@ -51,8 +51,9 @@ class Places:
     def ended(self, key: str, now_s: float) -> None:
         """Note that a request left."""
         self._waiting.discard(key)
-        began_s = self._began.pop(key, -1.0)
-        if began_s >= 0.0:
+        began_s = self._began.get(key)
+        if began_s is not None:
+            del self._began[key]
             self._held_s = self._held_s * _MEMORY + now_s - began_s
             self._ended = self._ended * _MEMORY + 1.0
 

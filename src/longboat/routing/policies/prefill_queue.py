@@ -112,9 +112,10 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
 
     def take(self, key: str, now_s: float) -> Work | None:
         """Take a prefill off, because its first token came or because it was given up; None: it was not there."""
-        prefill = self._prefills.pop(key, None)
+        prefill = self._prefills.get(key)
         if prefill is None:
             return None
+        del self._prefills[key]
         self.queued_s -= prefill.seconds
         self._tokens -= prefill.work.tokens
         self._begin_step(now_s)

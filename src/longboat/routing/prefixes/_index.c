@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define INTERFACE 2 /* as shared_index.py expects it */
+#define INTERFACE 3 /* as shared_index.py expects it */
 
 enum {
     NAME_BYTES = 8,
@@ -519,22 +519,6 @@ static void Index_dealloc(PyObject *self) {
 
 /* ---- prompts that were sent -------------------------------------------------------------------------------------- */
 
-/* Use one block of a dict from names to tokens. Adds to *change what the dict holds more. */
-static bool use_block(PyObject *held, const char *name, long long tokens, long long *change) {
-    PyObject *key = PyBytes_FromStringAndSize(name, NAME_BYTES), *count = PyLong_FromLongLong(tokens);
-    bool done = key != NULL && count != NULL;
-    PyObject *before = done ? PyDict_GetItemWithError(held, key) : NULL;
-    if (before != NULL) { /* what was used last stands last */
-        *change -= PyLong_AsLongLong(before);
-        done = PyDict_DelItem(held, key) == 0;
-    }
-    done = done && !PyErr_Occurred() && PyDict_SetItem(held, key, count) == 0;
-    *change += tokens;
-    Py_XDECREF(key);
-    Py_XDECREF(count);
-    return done;
-}
-
 /* Where blocks end: an array of 32-bit numbers, or any sequence. */
 typedef struct {
     Py_buffer view;      /* of the array */
@@ -566,31 +550,235 @@ static void close_ends(Ends *ends) {
     else Py_DECREF(ends->sequence);
 }
 
-/* use_blocks(held, blocks, ends, num_tokens) */
-static PyObject *use_blocks(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
-    (void)module;
-    if (num_args != 4 || !PyDict_Check(args[0]) || !PyBytes_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "use_blocks takes a dict, names of blocks, their ends, and a prompt's tokens");
+/* A block, and its neighbours in the order of use. The first of ``all`` is none: its ``newer`` is the block that was
+ * used least recently, and its ``older`` the last one. */
+typedef struct {
+    uint64_t name; /* its bytes as they came */
+    long long tokens;
+    uint32_t older, newer;
+} Used;
+
+typedef struct {
+    PyObject_HEAD
+    Used *all;
+    uint32_t *places; /* by a hash of the name: where the block is in ``all``; 0: free */
+    uint32_t num, room, free; /* free: the first unused one, linked by ``newer`` */
+    int shift;                /* of the hash: there are 1 << (64 - shift) places, twice as many as blocks have room */
+    long long num_tokens;
+} UsedBlocks;
+
+enum { FIRST_SHIFT = 64 - 9, LAST_SHIFT = 64 - 31 };
+
+static inline uint32_t home_of(const UsedBlocks *u, uint64_t name) {
+    return (uint32_t)((name * 0x9e3779b97f4a7c15u) >> u->shift);
+}
+
+/* The place of a name, or the free one that it would take. */
+static uint32_t *place_of(const UsedBlocks *u, uint64_t name) {
+    uint32_t mask = (uint32_t)((1ull << (64 - u->shift)) - 1), at = home_of(u, name);
+    while (u->places[at] != 0 && u->all[u->places[at]].name != name) at = (at + 1) & mask;
+    return u->places + at;
+}
+
+static void unlink_used(UsedBlocks *u, const Used *block) {
+    u->all[block->older].newer = block->newer;
+    u->all[block->newer].older = block->older;
+}
+
+static void link_last(UsedBlocks *u, uint32_t at) {
+    uint32_t last = u->all[0].older;
+    u->all[at].older = last;
+    u->all[at].newer = 0;
+    u->all[last].newer = u->all[0].older = at;
+}
+
+/* Make room for twice as many blocks. */
+static bool widen(UsedBlocks *u) {
+    int shift = u->all == NULL ? FIRST_SHIFT : u->shift - 1;
+    size_t num_places = (size_t)1 << (64 - shift), room = num_places / 2;
+    uint32_t *places = shift < LAST_SHIFT ? NULL : PyMem_Calloc(num_places, sizeof *places);
+    Used *all = places == NULL ? NULL : PyMem_Realloc(u->all, room * sizeof *all);
+    if (all == NULL) {
+        PyMem_Free(places);
+        PyErr_NoMemory();
+        return false;
+    }
+    if (u->all == NULL) all[0] = (Used){0, 0, 0, 0};
+    for (size_t at = u->room > 0 ? u->room : 1; at < room; at++) all[at].newer = at + 1 < room ? (uint32_t)at + 1 : 0;
+    PyMem_Free(u->places);
+    u->free = u->room > 0 ? u->room : 1;
+    u->all = all;
+    u->places = places;
+    u->room = (uint32_t)room;
+    u->shift = shift;
+    for (uint32_t at = all[0].newer; at != 0; at = all[at].newer) *place_of(u, all[at].name) = at;
+    return true;
+}
+
+static bool use_block(UsedBlocks *u, uint64_t name, long long tokens) {
+    if (u->free == 0 && !widen(u)) return false;
+    uint32_t *place = place_of(u, name), at = *place;
+    if (at != 0) {
+        u->num_tokens -= u->all[at].tokens;
+        unlink_used(u, &u->all[at]);
+    } else {
+        at = *place = u->free;
+        u->free = u->all[at].newer;
+        u->all[at].name = name;
+        u->num++;
+    }
+    u->all[at].tokens = tokens;
+    u->num_tokens += tokens;
+    link_last(u, at);
+    return true;
+}
+
+/* Forget a block; those that stand behind it because its place was taken move up. */
+static void forget_block(UsedBlocks *u, uint32_t block) {
+    uint32_t mask = (uint32_t)((1ull << (64 - u->shift)) - 1);
+    uint32_t hole = (uint32_t)(place_of(u, u->all[block].name) - u->places);
+    for (uint32_t at = (hole + 1) & mask; u->places[at] != 0; at = (at + 1) & mask) {
+        uint32_t home = home_of(u, u->all[u->places[at]].name);
+        if (((at - home) & mask) < ((at - hole) & mask)) continue; /* its home is behind the hole */
+        u->places[hole] = u->places[at];
+        hole = at;
+    }
+    u->places[hole] = 0;
+    unlink_used(u, &u->all[block]);
+    u->num_tokens -= u->all[block].tokens;
+    u->num--;
+    u->all[block].newer = u->free;
+    u->free = block;
+}
+
+static uint64_t bytes_at(const char *p) {
+    uint64_t name;
+    memcpy(&name, p, NAME_BYTES);
+    return name;
+}
+
+/* use(blocks, ends, num_tokens) */
+static PyObject *Used_use(PyObject *self, PyObject *const *args, Py_ssize_t num_args) {
+    UsedBlocks *u = (UsedBlocks *)self;
+    if (num_args != 3 || !PyBytes_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "use takes names of blocks, their ends, and a prompt's tokens");
         return NULL;
     }
-    const char *names = PyBytes_AS_STRING(args[1]);
-    long long num_tokens = PyLong_AsLongLong(args[3]), change = 0, until = num_tokens, last = 0;
+    const char *names = PyBytes_AS_STRING(args[0]);
+    long long num_tokens = PyLong_AsLongLong(args[2]), until = num_tokens, last = 0;
     if (num_tokens == -1 && PyErr_Occurred()) return NULL;
     Ends ends;
-    if (!open_ends(&ends, args[2])) return NULL;
-    bool done = ends.num * NAME_BYTES <= PyBytes_GET_SIZE(args[1]);
+    if (!open_ends(&ends, args[1])) return NULL;
+    bool done = ends.num * NAME_BYTES <= PyBytes_GET_SIZE(args[0]);
     if (!done) PyErr_SetString(PyExc_ValueError, "there are more ends than blocks");
     if (done && ends.num > 0) last = end_at(&ends, ends.num - 1);
     for (Py_ssize_t at = ends.num - 1; done && at >= 0; at--) {
         __extension__ typedef __int128 Wide;
         long long end = at > 0 ? end_at(&ends, at - 1) : 0;
         long long start = at > 0 && last > 0 ? (long long)((Wide)num_tokens * end / last) : 0;
-        done = use_block(args[0], names + at * NAME_BYTES, until - start, &change);
+        done = use_block(u, bytes_at(names + at * NAME_BYTES), until - start);
         until = start;
     }
     close_ends(&ends);
-    return done ? PyLong_FromLongLong(change) : NULL;
+    return done && !PyErr_Occurred() ? PyLong_FromLongLong(u->num_tokens) : NULL;
 }
+
+static bool stands_in(uint64_t name, const char *names, Py_ssize_t bytes) {
+    for (; bytes >= NAME_BYTES; names += NAME_BYTES, bytes -= NAME_BYTES) {
+        if (bytes_at(names) == name) return true;
+    }
+    return false;
+}
+
+/* Forget blocks, the oldest first: while more than ``most`` tokens are held, then up to ``further`` more. It looks at
+ * up to ``looked`` of them, and leaves those among ``kept``. Return the names of those that went. */
+static PyObject *forget_oldest(UsedBlocks *u, long long most, uint32_t further, uint32_t looked, PyObject *kept) {
+    PyObject *gone = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)looked * NAME_BYTES);
+    if (gone == NULL) return NULL;
+    char *p = PyBytes_AS_STRING(gone);
+    uint32_t at = u->num > 0 ? u->all[0].newer : 0;
+    for (uint32_t next; looked > 0 && at != 0; looked--, at = next) {
+        if (u->num_tokens <= most && further-- == 0) break;
+        next = u->all[at].newer;
+        if (kept != NULL && stands_in(u->all[at].name, PyBytes_AS_STRING(kept), PyBytes_GET_SIZE(kept))) continue;
+        memcpy(p, &u->all[at].name, NAME_BYTES);
+        p += NAME_BYTES;
+        forget_block(u, at);
+    }
+    if (_PyBytes_Resize(&gone, p - PyBytes_AS_STRING(gone)) < 0) return NULL;
+    return gone;
+}
+
+/* make_room(most, spare_part) */
+static PyObject *Used_make_room(PyObject *self, PyObject *args) {
+    UsedBlocks *u = (UsedBlocks *)self;
+    long long most;
+    unsigned int spare_part;
+    if (!PyArg_ParseTuple(args, "LI:make_room", &most, &spare_part)) return NULL;
+    uint32_t further = spare_part > 0 ? u->num / spare_part : 0;
+    return forget_oldest(u, most, further, u->num > 0 ? u->num - 1 : 0, NULL);
+}
+
+/* forget(part, kept) */
+static PyObject *Used_forget(PyObject *self, PyObject *args) {
+    UsedBlocks *u = (UsedBlocks *)self;
+    unsigned int part;
+    PyObject *kept;
+    if (!PyArg_ParseTuple(args, "IS:forget", &part, &kept)) return NULL;
+    uint32_t looked = part > 1 ? u->num / part : u->num;
+    return forget_oldest(u, -1, 0, looked > 0 ? looked : 1, kept);
+}
+
+static Py_ssize_t Used_len(PyObject *self) { return ((UsedBlocks *)self)->num; }
+
+static PyObject *Used_num_tokens(PyObject *self, void *ignored) {
+    (void)ignored;
+    return PyLong_FromLongLong(((UsedBlocks *)self)->num_tokens);
+}
+
+static PyObject *Used_new(PyTypeObject *type, PyObject *args, PyObject *named) {
+    if (PyTuple_GET_SIZE(args) > 0 || (named != NULL && PyDict_GET_SIZE(named) > 0)) {
+        PyErr_SetString(PyExc_TypeError, "UsedBlocks() takes no arguments");
+        return NULL;
+    }
+    PyObject *self = type->tp_alloc(type, 0); /* of zeros: the first use makes room */
+    return self;
+}
+
+static void Used_dealloc(PyObject *self) {
+    PyMem_Free(((UsedBlocks *)self)->all);
+    PyMem_Free(((UsedBlocks *)self)->places);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMethodDef used_methods[] = {
+    {"use", (PyCFunction)(void (*)(void))Used_use, METH_FASTCALL, "Use a prompt's blocks, from its end. The tokens held then."},
+    {"make_room", Used_make_room, METH_VARARGS, "Forget the oldest blocks, so that at most so many tokens are held."},
+    {"forget", Used_forget, METH_VARARGS, "Forget the oldest part of the blocks, but for some."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef used_getters[] = {
+    {"num_tokens", Used_num_tokens, NULL, "Tokens of all blocks.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PySequenceMethods used_sequence = {.sq_length = Used_len};
+
+static PyTypeObject UsedBlocksType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "longboat.routing.prefixes._index.UsedBlocks",
+    .tp_basicsize = sizeof(UsedBlocks),
+    .tp_dealloc = Used_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Blocks with their tokens, in the order in which they were used.",
+    .tp_methods = used_methods,
+    .tp_getset = used_getters,
+    .tp_as_sequence = &used_sequence,
+    .tp_new = Used_new,
+};
+
+/* ---- the module -------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef index_methods[] = {
     {"depths", (PyCFunction)(void (*)(void))Index_depths, METH_FASTCALL, "Leading blocks that each slot holds."},
@@ -625,22 +813,17 @@ static PyTypeObject IndexType = {
     .tp_new = Index_new,
 };
 
-static PyMethodDef methods[] = {
-    {"use_blocks", (PyCFunction)(void (*)(void))use_blocks, METH_FASTCALL, "Use a prompt's blocks, from its end."},
-    {NULL, NULL, 0, NULL},
-};
-
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "longboat.routing.prefixes._index",
     .m_size = -1,
-    .m_methods = methods,
 };
 
 PyMODINIT_FUNC PyInit__index(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &IndexType) < 0) {
+    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &IndexType) < 0 ||
+        PyModule_AddType(module, &UsedBlocksType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -21,6 +21,7 @@ class OverflowIndex:
         self._limit = table.max_slots
         self._left_out = left_out  # gets the key of a replica that finds no slot in the table
         self._outside: dict[str, int] = {}  # their slots, in this process alone
+        self._depths, self._place = table.depths, table.place  # which compiled code would look up at each call
 
     def __len__(self) -> int:
         return len(self._table)
@@ -37,11 +38,11 @@ class OverflowIndex:
         return slot
 
     def depths(self, blocks: bytes, num_slots: int) -> list[int]:
-        return self._table.depths(blocks, num_slots)
+        return self._depths(blocks, num_slots)
 
     def place(self, slot: int, blocks: bytes) -> None:
         if slot < self._limit:
-            self._table.place(slot, blocks)
+            self._place(slot, blocks)
 
     def remove(self, slot: int, blocks: bytes) -> None:
         if slot < self._limit:

@@ -8,18 +8,21 @@ Without a path the memory belongs to this process and to those that it forks.
 back, and ``clear`` only forgets what a replica holds. Both take no time: what they leave in the table is cleared by
 ``tidy``, which may run in a thread, or else by the next ``place`` in that slot. Either passes over the table once.
 
-``use_blocks(held, blocks, ends, num_tokens)`` puts a prompt's blocks last into a dict from names to tokens, from the
-prompt's end to its beginning, and returns how many tokens more the dict holds.
+``UsedBlocks()`` holds blocks with their tokens, in the order in which they were used. ``use(blocks, ends, num_tokens)``
+puts a prompt's blocks last, from the prompt's end to its beginning, and returns how many tokens are held then.
+``make_room(most, spare_part)`` forgets the oldest blocks until at most ``most`` tokens are held, then one block more of
+this number; the last block stays. ``forget(part, kept)`` forgets the oldest block of ``part``, but for those in
+``kept``. Both return the names of what went.
 """
 
 from __future__ import annotations
 
 from longboat.routing.prefixes import _index
-from longboat.routing.prefixes._index import SharedIndex, use_blocks
+from longboat.routing.prefixes._index import SharedIndex, UsedBlocks
 
-__all__ = ("SharedIndex", "use_blocks")
+__all__ = ("SharedIndex", "UsedBlocks")
 
-_INTERFACE = 2
+_INTERFACE = 3
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 if _index.INTERFACE != _INTERFACE:

@@ -43,7 +43,7 @@ class Granted:
     """The verdict that the ticket has a slot: send the request, and call ``finish`` when it ended."""
 
 
-GRANTED = Granted()
+GRANTED: Final = Granted()
 
 
 @dataclass(frozen=True)
