@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from longboat_llamacpp.servers import (
     Inner,
+    asked_to_end,
     built_program,
     is_built,
     refusal,
@@ -100,6 +101,7 @@ async def _end_with(inner: Inner, asked: asyncio.Event) -> None:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         os._exit(0)  # the wheel's server would wait for its running requests
     server = asyncio.ensure_future(process.wait())
+    ends.add(asyncio.ensure_future(asked_to_end(process.pid)))
     await asyncio.wait({server, *ends}, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.wait({server, signalled}, timeout=_CRASH_S, return_when=asyncio.FIRST_COMPLETED)
     if process.returncode is None:

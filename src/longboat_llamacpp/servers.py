@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import secrets
+import signal
 import socket
 import sys
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from longboat_llamacpp.flags import apply_flags, server_parser
 
-__all__ = ("Inner", "built_program", "is_built", "refusal", "start_built", "start_from_wheel", "wait_for_ranks")
+__all__ = (
+    "Inner",
+    "asked_to_end",
+    "built_program",
+    "held_back_signals",
+    "is_built",
+    "refusal",
+    "start_built",
+    "start_from_wheel",
+    "wait_for_ranks",
+)
 
 SERVER = "llama-server"
 
@@ -25,6 +37,7 @@ RANKS_DEADLINE_S = 120.0
 HEALTH_EVERY_S = 0.05
 LOOK_EVERY_S = 1.0
 _HOST = "127.0.0.1"
+_ENDS = {signal.SIGTERM, signal.SIGINT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +93,39 @@ async def start_built(model: str, alias: str, args: Sequence[str]) -> Inner:
     words = ["--model", model, "--alias", alias, "--host", _HOST, "--port", str(port)]
     words += ["--metrics", "--slots", "--fit", "off", *args]
     env = {**os.environ, "LLAMA_API_KEY": key, "GGML_NO_BACKTRACE": "1"}
-    process = await asyncio.create_subprocess_exec(built_program(SERVER), *words, env=env)
+    with held_back_signals():
+        process = await asyncio.create_subprocess_exec(built_program(SERVER), *words, env=env)
     return Inner(url=f"http://{_HOST}:{port}", key=key, process=process)
+
+
+@contextlib.contextmanager
+def held_back_signals() -> Iterator[None]:
+    """Let programs that start meanwhile keep SIGTERM and SIGINT waiting: llama-server's own handler takes a lock.
+
+    It hangs for good where the thread that it interrupts has this lock.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+async def asked_to_end(pid: int, every_s: float = LOOK_EVERY_S) -> None:
+    """Wait until one of these signals waits for the process."""
+    while True:
+        if _waiting_signals(pid):
+            return
+        await asyncio.sleep(every_s)
+
+
+def _waiting_signals(pid: int) -> set[int]:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("ShdPnd:"):
+                bits = int(line.split()[1], 16)
+                return {number for number in _ENDS if bits >> (number - 1) & 1}
+    return set()
 
 
 async def refusal(url: str, every_s: float = LOOK_EVERY_S) -> None:

@@ -13,10 +13,11 @@ from longboat_llamacpp.flags import apply_flags, server_parser
 SCRIPT = """
 import asyncio, sys
 from longboat_llamacpp.launcher import _end_with
-from longboat_llamacpp.servers import Inner
+from longboat_llamacpp.servers import Inner, held_back_signals
 
 async def main(shell, event, pause_s):
-    process = await asyncio.create_subprocess_exec("sh", "-c", shell)
+    with held_back_signals():
+        process = await asyncio.create_subprocess_exec("sh", "-c", shell)
     connections, asked = [], asyncio.Event()
     listener = await asyncio.start_server(lambda *streams: connections.append(streams), "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
@@ -33,7 +34,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
         ("sleep 2; kill -SEGV $$", "closed", "0.5", 1),  # its port is closed before it is gone
         ("kill -SEGV $$", "closed", "60", 1),
         ("exit 1", "closed", "60", 1),
-        ("kill -TERM $$", "closed", "60", 0),
+        ("kill -TERM $$; exec sleep 60", "closed", "60", 0),  # the signal waits: its handler could hang
         ("exec sleep 60", "closed", "0.5", 0),  # it waits for its responses, and answers none of its connections
         ("exec sleep 60", "asked", "0", 0),
     ],
