@@ -233,6 +233,16 @@ async def test_zygote_ends_with_its_lifeline_process_and_its_engines_stay(node: 
         assert not client.socket_path.exists()
 
 
+async def test_zygote_whose_lifeline_process_has_ended_imports_nothing_and_listens_nowhere(node: Node) -> None:
+    owner = await asyncio.create_subprocess_exec("true")
+    await asyncio.wait_for(owner.wait(), DEADLINE_S)
+    imported = node.overlay / "imported"
+    (node.overlay / "fake_entry.py").write_text(f"open({str(imported)!r}, 'w').close()\n")
+    with pytest.raises(EngineError, match="ended while starting"):
+        await node.zygote(lifeline_pid=owner.pid)
+    assert not imported.exists() and not list((node.run / "zygotes").glob("*.sock"))
+
+
 async def test_concurrent_callers_start_one_zygote(node: Node) -> None:
     clients = await asyncio.gather(*(node.ready() for _ in range(6)))
     assert len({(await client.ping()).pid for client in clients}) == 1

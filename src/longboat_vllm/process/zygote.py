@@ -47,7 +47,8 @@ class Zygote:
     socket_path: str
     token: str
     fingerprint: str
-    lifeline_pid: int  # the zygote ends when this process does
+    lifeline_pid: int
+    lifeline_fd: int  # pidfd of this process; the zygote ends when it does
     entry: str  # what a forked server runs, as ``module:function``
     loaded: preload.Loaded
     started_at: float = field(default_factory=time.time)
@@ -60,19 +61,15 @@ class Zygote:
         listener = listen(self.socket_path)
         own_file = os.stat(self.socket_path).st_ino
         wake_fd = _wake_on_signals()
-        try:
-            lifeline_fd = os.pidfd_open(self.lifeline_pid)
-        except ProcessLookupError:
-            return
         poll = select.poll()
-        for fd in (listener.fileno(), wake_fd, lifeline_fd):
+        for fd in (listener.fileno(), wake_fd, self.lifeline_fd):
             poll.register(fd, select.POLLIN)
         while not self.stopping:
             ready = {fd for fd, _ in poll.poll()}
             if wake_fd in ready:
                 self.stopping = signal.SIGTERM in os.read(wake_fd, 4096)
             self._reap_keepers()
-            if lifeline_fd in ready:
+            if self.lifeline_fd in ready:
                 break
             if listener.fileno() in ready:
                 self._accept(listener)
@@ -237,6 +234,10 @@ def _parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None, before_import: Callable[[], None] = preload.prepare) -> int:
     """Run the zygote's command line; return when it was stopped or its lifeline process ended."""
     options = _parser().parse_args(words)
+    try:
+        lifeline_fd = os.pidfd_open(options.lifeline_pid)  # now: after the import, another process may have its number
+    except ProcessLookupError:
+        return 0
     with open(options.token_file, encoding="ascii") as file:
         token = file.read().strip()
     before_import()
@@ -245,7 +246,8 @@ def main(words: Sequence[str] | None = None, before_import: Callable[[], None] =
     gc.freeze()
     check_forkable()
     keeper.set_name("longboat-zygote")
-    zygote = Zygote(options.socket, token, options.fingerprint, options.lifeline_pid, options.entry, loaded)
+    lifeline = (options.lifeline_pid, lifeline_fd)
+    zygote = Zygote(options.socket, token, options.fingerprint, *lifeline, options.entry, loaded)
     zygote.serve()
     sys.stdout.flush()
     sys.stderr.flush()
