@@ -10,7 +10,8 @@ from longboat.gateway.http.tls import TlsTransport
 
 __all__ = ("HalfClosed",)
 
-_ASK_EVERY_S = 5.0  # a proxy that passes bytes on learns that its client has gone by the first, and refuses the second
+_ASK_AGAIN_S = 5.0  # a proxy that passes bytes on learns that its client has gone by the first, and refuses the second
+_SELDOMER = 2.0  # each further wait is longer: some clients, as Go's, bear five interim responses
 _SILENT_MS = 30_000  # the client has gone if its host confirms nothing meanwhile
 
 
@@ -21,12 +22,13 @@ class _Answer(Protocol):
 class HalfClosed:
     """What shows whether the client still waits: its host refuses bytes for a program that has closed its socket."""
 
-    __slots__ = ("_asked_s", "_sock", "_transport")
+    __slots__ = ("_ask_s", "_sock", "_transport", "_wait_s")
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._sock = transport.get_extra_info("socket")
-        self._asked_s = float("-inf")
+        self._ask_s = 0.0  # monotonic: when the client is asked next
+        self._wait_s = _ASK_AGAIN_S
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
 
     @staticmethod
@@ -44,7 +46,8 @@ class HalfClosed:
         asked.register(self._sock.fileno(), 0)  # an error, or both sides closed
         if asked.poll(0):
             return True
-        if now_s - self._asked_s >= _ASK_EVERY_S:
-            self._asked_s = now_s
+        if now_s >= self._ask_s:
+            self._ask_s = now_s + self._wait_s
+            self._wait_s *= _SELDOMER
             answer.ask_client()
         return False
