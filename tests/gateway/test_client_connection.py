@@ -206,7 +206,6 @@ BAD = {
     "folded header": (b"x: 1\r\n 2\r\ncontent-length: 2\r\n\r\n{}", 400),
     "bare line feeds": (b"x: 1\nh: 2\r\ncontent-length: 2\r\n\r\n{}", 400),
     "null in value": (b"x: 1\x002\r\ncontent-length: 2\r\n\r\n{}", 400),
-    "upgrade": (b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\n{}", 400),
     "second host": (b"host: y\r\ncontent-length: 2\r\n\r\n{}", 400),
     "huge length": (b"content-length: 99999999999\r\n\r\n", 413),
     "endless length": (b"content-length: 99999999999999999999999999\r\n\r\n", 400),
