@@ -170,7 +170,7 @@ services:
       --context-length 8192 --mem-fraction-static 0.8
     environment: {HF_TOKEN: hf_s3cret}
     ports: ["127.0.0.1:8001:30000"]
-    volumes: ["/disk/hub:/root/.cache/huggingface"]
+    volumes: ["/disk/hub:/hub/.cache/huggingface"]
     ipc: host
 """
 
