@@ -14,6 +14,7 @@ import pytest
 import uv as uv_package
 
 from longboat.core.errors import ClusterError, TransferError, UserInputError
+from longboat.engines.environments.bytecode import share_bytecode
 from longboat.engines.environments.environment import MARKER, find_environment, installed_environments
 from longboat.engines.environments.installer import InstallRequest, install, parse_engine, request_for
 from longboat.engines.environments.package_sources import PackageSources
@@ -183,3 +184,20 @@ def test_files_that_do_not_reach_the_disk_are_no_environment(
     with pytest.raises(ClusterError, match="Input/output error"):
         bench.install()
     assert not (bench.folder / MARKER).exists()
+
+
+def test_modules_that_another_environment_compiled_share_its_bytecode(bench: Bench) -> None:
+    bench.install()
+    [compiled] = bench.folder.glob("lib/*/site-packages/vllm/__pycache__/core.*.pyc")
+    other = bench.folder.with_name("vllm-0.31.0-cpu")
+    for name in ("core.py", "own.py"):
+        path = other / "lib/p" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name == "core.py":
+            os.link(compiled.parent.parent / name, path)
+        else:
+            path.write_text("")
+    assert share_bytecode(other) == 1
+    [shared] = other.rglob("*.pyc")
+    assert shared.samefile(compiled) and shared.parent == other / "lib/p/__pycache__"
+    assert share_bytecode(other) == 0

@@ -6,7 +6,6 @@ environment. A marker file is written last; a folder without it is unfinished an
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from typing import Protocol
 
 from longboat.core.errors import ClusterError, TransferError, UserInputError
 from longboat.engines.environments import engine_lock
+from longboat.engines.environments.bytecode import compile_modules, share_bytecode
 from longboat.engines.environments.engine_lock import ENGINE_PYTHON, Uv
 from longboat.engines.environments.environment import (
     MARKER,
@@ -39,13 +39,7 @@ __all__ = ("InstallRequest", "Reporter", "install", "parse_engine", "request_for
 
 _INSTALL_DEADLINE_S = 3600.0
 _PYTHON_DEADLINE_S = 600.0  # uv may have to fetch the interpreter
-_COMPILE_DEADLINE_S = 1800.0
 _SYNC_DEADLINE_S = 600.0
-_RARE = (
-    "/(tests?|torch/testing|pygments|anthropic|openai/resources|transformers/models|multimodal_gen"
-    "|(vllm|model_executor|srt)/models)/"
-)
-"""Folders of which an engine imports few modules or none: one model's. Python compiles those at their first import."""
 
 
 class Reporter(Protocol):
@@ -147,7 +141,8 @@ def _build(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> N
     report.step(f"installing {engine_lock.num_packages(lock)} packages")
     uv.run("pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock), deadline_s=_INSTALL_DEADLINE_S)
     report.step("compiling bytecode")
-    _compile(python, folder)
+    share_bytecode(folder)
+    compile_modules(python, folder)
     if recipe.finish is not None:
         recipe.finish(folder, report.step)
 
@@ -180,13 +175,6 @@ def _lock(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> Pa
     path = folder / "longboat-engine.lock"
     engine_lock.resolve(request.kind, request.version, request.platform, path, uv, python=request.python)
     return path
-
-
-def _compile(python: str, folder: Path) -> None:
-    """Compile modules now: imports are three times faster after it. Files that are not Python 3 are skipped."""
-    command = [python, "-m", "compileall", "-q", "-j0", "-x", _RARE, str(folder / "lib")]
-    with contextlib.suppress(subprocess.TimeoutExpired):  # imports compile what is left
-        subprocess.run(command, capture_output=True, timeout=_COMPILE_DEADLINE_S, check=False)
 
 
 def _present(folder: Path, request: InstallRequest) -> InstalledEnvironment | None:
