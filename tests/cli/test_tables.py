@@ -54,23 +54,25 @@ def test_a_reason_for_a_low_level_of_resuming_is_told_once_for_each_model() -> N
     assert "replay: carried: seeded differs" in told[0]
 
 
-def test_columns_of_tenants_are_named_as_the_fields_of_the_file() -> None:
-    console = Console(width=120)
-    tenant = TenantSpec(name="a", priority=2, concurrent_requests=7)
+@pytest.mark.parametrize(
+    ("limits", "names", "cells"),
+    [
+        ({"concurrent_requests": 7}, ["CONCURRENT"], ["7"]),
+        ({"requests_per_minute": 5, "tokens_per_day": 9}, ["REQUESTS/MIN", "TOKENS/DAY"], ["5", "9"]),
+        ({"tokens_per_minute": 6, "money_per_day": 8}, ["TOKENS/MIN", "MONEY/DAY"], ["6", "8.00"]),
+    ],
+)
+def test_table_of_tenants_has_the_limits_that_one_of_them_has(
+    limits: dict[str, Any], names: list[str], cells: list[str]
+) -> None:
+    console = Console(width=80)
+    tenants = (TenantSpec(name="search", priority=2, **limits), TenantSpec(name="b"))
     with console.capture() as shown:
-        console.print(tenant_view(shown_gateway(GatewaySpec(auth="keys", tenants=(tenant,))), report()))
-    header, row = shown.get().splitlines()[-2:]
-    assert header.split() == [
-        "TENANT",
-        "WEIGHT",
-        "PRIORITY",
-        "REQUESTS/MIN",
-        "TOKENS/MIN",
-        "TOKENS/DAY",
-        "MONEY/DAY",
-        "CONCURRENT",
-    ]
-    assert row.split() == ["a", "1", "2", "-", "-", "-", "-", "7"]
+        console.print(tenant_view(shown_gateway(GatewaySpec(auth="keys", tenants=tenants)), report()))
+    header, row, other = shown.get().splitlines()[-3:]
+    assert header.split() == ["TENANT", "WEIGHT", "PRIORITY", *names]
+    assert row.split() == ["search", "1", "2", *cells]
+    assert other.split() == ["b", "1", "1", *("-" for _ in names)]
 
 
 @pytest.mark.parametrize("detail", ["bad template near [/INST]", "[m1] -> [m1, m2]"])

@@ -144,9 +144,10 @@ def tenant_view(gateway: ShownGateway, report: FleetReport) -> RenderableType:
     lines = [auth_line(gateway, report.num_keys), limits_line(gateway, num_gateways)]
     parts: list[RenderableType] = [Text(line) for line in lines if line]
     if rows := list(tenant_rows(gateway, num_gateways)):
-        limits = ("REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "MONEY/DAY", "CONCURRENT")
-        table = simple_table("TENANT", "WEIGHT", "PRIORITY", *limits, wraps=())
-        for row in rows:
+        names = ("TENANT", "WEIGHT", "PRIORITY", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "MONEY/DAY", "CONCURRENT")
+        columns = [column for column in zip(names, *rows, strict=True) if set(column[1:]) != {"-"}]
+        table = simple_table(*(name for name, *_ in columns), wraps=())
+        for row in zip(*(cells for _, *cells in columns), strict=True):
             table.add_row(*row)
         parts.append(table)
     return Group(*parts)
