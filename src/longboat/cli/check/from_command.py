@@ -237,9 +237,6 @@ def _read(fleet: _Fleet, server: Server, flag: str, group: list[str], env: Mappi
     word, equals, first = group[0].partition("=")
     values = [*([first] if equals else []), *group[1:]]
     value = values[0] if values else ""
-    if server.kind == "vllm":
-        _read_vllm(fleet, server, flag, group, env)
-        return
     match server.parts.get(flag):
         case "name":
             fleet.names.extend(values)
@@ -253,9 +250,11 @@ def _read(fleet: _Fleet, server: Server, flag: str, group: list[str], env: Mappi
             _variable(fleet, server, "HF_TOKEN", env)
         case "embed":
             fleet.model["task"] = "embed"
-        case str(part):
+        case str(part) if part != "port":
             fleet.told[part] = value
-        case None:
+        case None if server.kind == "vllm":
+            _read_vllm(fleet, server, flag, group, values)
+        case _:
             _other(fleet, server, flag, group)
 
 
@@ -275,25 +274,14 @@ def _other(fleet: _Fleet, server: Server, flag: str, group: list[str]) -> None:
         fleet.args += [word, first, *group[1:]] if equals and server.kind == "llama.cpp" else group
 
 
-def _read_vllm(fleet: _Fleet, server: Server, flag: str, group: list[str], env: Mapping[str, str]) -> None:
-    word, equals, first = group[0].partition("=")
-    values = [*([first] if equals else []), *group[1:]]
-    value = values[0] if values else ""
+def _read_vllm(fleet: _Fleet, server: Server, flag: str, group: list[str], values: list[str]) -> None:
+    """Read a flag that is vLLM's alone, or that only a vLLM model has a field for."""
+    word, value = group[0].partition("=")[0], values[0] if values else ""
     if flag in READ_ELSEWHERE and (flag != "--data-parallel-size" or word in ("-dp", flag, flag.replace("-", "_"))):
         return
     match flag:
-        case "--served-model-name":
-            fleet.names.extend(values)
         case "--max-model-len" if value and value.lower() not in ("-1", "auto"):
             return
-        case "--host":
-            fleet.gateway["host"] = value
-        case "--port" if value.isdigit():
-            fleet.gateway["port"] = int(value)
-        case "--api-key":
-            _key(fleet, word)
-        case "--hf-token":
-            _variable(fleet, server, "HF_TOKEN", env)
         case "--enable-lora" | "--max-loras" | "--max-cpu-loras" | "--max-lora-rank" | "--lora-modules":
             _adapters(fleet, flag, word, values)
         case "--speculative-config":

@@ -42,7 +42,20 @@ class _LlamaReasons(dict[str, str]):
 
 
 _SERVERS = (
-    Server(kind="vllm", title="vLLM", spelling=VLLM.spelling, owner=VLLM.owner, owned=VLLM.owned),
+    Server(
+        kind="vllm",
+        title="vLLM",
+        spelling=VLLM.spelling,
+        owner=VLLM.owner,
+        owned=VLLM.owned,
+        parts={
+            "--served-model-name": "name",
+            "--host": "host",
+            "--port": "port",
+            "--api-key": "key",
+            "--hf-token": "token",
+        },
+    ),
     Server(
         kind="sglang",
         title="SGLang",
