@@ -19,6 +19,9 @@ pytest_plugins = ("netlab.plugin", "engines.sglang_node", "engines.vllm_node")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What tests print to is a pipe, whatever terminal a shell names; workers of pytest-xdist name one of 80 columns.
+os.environ.pop("COLUMNS", None)
+
 # A busy machine is no failure: no deadline for an example. Where CI is set, every run tries the same examples.
 settings.register_profile(
     "longboat",

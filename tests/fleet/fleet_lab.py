@@ -56,8 +56,7 @@ class FleetLab:
     _watcher: subprocess.Popen[str] | None = None
 
     def __post_init__(self) -> None:
-        # a worker of pytest-xdist has the width of a terminal, and a pipe has none
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "COLUMNS"))}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self.env = {**inherited, "LONGBOAT_RUN": str(self.folder), "NO_COLOR": "1", **self.env}
         self.local_port = self.local_port or self.port
 
