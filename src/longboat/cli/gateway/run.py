@@ -262,10 +262,9 @@ class AloneGateway:
         with suppress(UserInputError):  # also this file has a mistake
             self._wanted = with_new_keys(self._wanted, self._options)
             self._news.set()
-        except_keys = (
-            "" if self._wanted.policy.keys == keys else f"; the keys are those that {self._options.keys} has now"
-        )
-        _say(f"what was read before stays in use{except_keys}", file=sys.stderr)
+        is_same = self._wanted.policy.keys == keys
+        others = "" if is_same else f"; the keys are those that {self._options.keys} has now"
+        _say(f"what was read before stays in use{others}", file=sys.stderr)
 
     # what people see
 
