@@ -270,6 +270,33 @@ def test_files_that_failed_run_again_only_where_they_are_few() -> None:
     assert not run_tests.tried_again(cut_short, {}).passed
 
 
+def test_group_that_pytest_broke_off_runs_again_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_tests = tool("run_tests")
+    it, own = "tests.test_setup::test_it", "pytest::internal"
+    cases = '<testcase classname="tests.test_setup" name="test_it">{}</testcase>'
+    crash = cases.format("<failure message=\"worker 'gw0' crashed while running it\"/>")
+    error = '<testcase classname="pytest" name="internal"><error>a\nMemoryError</error></testcase>'
+    codes = [run_tests.BROKE_OFF, 0]
+
+    def run(headline: str, words: list[str], env: object) -> int:
+        report = next(Path(word.partition("=")[2]) for word in words if word.startswith("--junit-xml="))
+        inside = crash + error if len(codes) == 2 else cases.format("")
+        report.write_text(f"<testsuites><testsuite>{inside}</testsuite></testsuites>")
+        return codes.pop(0)
+
+    monkeypatch.setattr(run_tests, "run_shown", run)
+    (broken,) = run_tests.run_row([("quick",)], {})
+    assert broken.failures == [it, own]
+    again = run_tests.tried_again(broken, {})
+    assert (again.passed, again.num_passed, again.unsteady) == (True, 1, [it, own])
+    run_tests.tell([again], {}, 1.0, 0.0)
+    told = capsys.readouterr().out
+    assert "    worker 'gw0' crashed while running it\n" in told
+    assert "    MemoryError\n" in told
+
+
 @pytest.mark.parametrize("outcome", ["", "<failure/>", "<skipped/>"])
 def test_file_that_failed_counts_as_passed_only_if_it_passes_by_itself(
     outcome: str, monkeypatch: pytest.MonkeyPatch

@@ -5,8 +5,9 @@ installed, and what a request runs through is compiled, which tests wait for. Th
 clusters: their files are divided among processes. The last line adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
-a failure, if they are few, run once more by themselves. Tests that fail in one of the two runs and pass in the other
-are named as unsteady, and the run passes if no test failed in both.
+a failure, if they are few, run once more by themselves; so does a whole group, where pytest itself broke off. Tests
+that fail in one of the two runs and pass in the other are named as unsteady, and the run passes if no test failed in
+both. The last lines say why each of them failed: of a long output, often only these are kept.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ ROWS = ((NEEDS_ENGINES,),)
 of its own, or takes ports that are free."""
 MOST_AGAIN = 4
 """Most files of a group that run a second time; more failures than this are not chance."""
+MOST_OF_REASON = 600
+"""Characters of a failure's reason that are shown at the end: its last ones."""
 MOST_SLOW = 12
 """Slow files that are named for a group."""
 BUDGET_S = 40 * 60.0
@@ -86,6 +89,8 @@ OTHER_ENGINES = {"sglang": "LONGBOAT_TEST_SGLANG_PYTHON", "llama.cpp": "LONGBOAT
 cannot be had here are skipped."""
 TESTS_FAILED = 1
 """pytest's exit status when all tests ran, and some failed."""
+BROKE_OFF = 3
+"""pytest's exit status after an error of its own, or of one of its processes: tests are left that did not run."""
 NO_TESTS = 5
 """pytest's exit status when a group selects nothing."""
 PRINTING = threading.Lock()
@@ -104,6 +109,8 @@ class Outcome:
     skips: Counter[str] = field(default_factory=Counter)
     """Why tests were skipped, and how many for each reason."""
     failures: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why tests failed, as far as pytest's report says it."""
     busy_s: float = 0.0
     """Seconds that this machine's processors worked meanwhile, added up."""
     file_seconds: Counter[str] = field(default_factory=Counter)
@@ -311,8 +318,9 @@ def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
     A test fails only if it failed in both runs. A test that is skipped the second time still counts as failed.
     """
     files = sorted({file_of(failure) for failure in outcome.failures})
-    ran_whole = outcome.code == TESTS_FAILED
-    if not ran_whole or not 0 < len(files) <= MOST_AGAIN or "" in files:
+    if outcome.code == BROKE_OFF and len(files) <= MOST_AGAIN + 1:  # the error of pytest itself has no file
+        return ran_whole_again(outcome, missing)
+    if outcome.code != TESTS_FAILED or not 0 < len(files) <= MOST_AGAIN or "" in files:
         return outcome
     marks = " or ".join(f"({TESTS[group]})" for group in outcome.group.split("+"))
     words = ["-q", "-m", marks, f"--timeout={max(TEST_DEADLINE_S.values())}", "--randomly-dont-reorganize"]
@@ -325,6 +333,18 @@ def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
             judge_both(outcome, *names_by_result(report))
     outcome.seconds += time.monotonic() - started_s
     return outcome
+
+
+def ran_whole_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
+    """Run a group again that pytest broke off; what failed before, and not this time, is unsteady."""
+    print(f"{outcome.group}: pytest broke off, so all of it runs once more", flush=True)
+    with tests_environment(missing) as env:
+        again = run_tests(tuple(outcome.group.split("+")), missing, env, is_alone=True)
+    again.unsteady = [name for name in outcome.failures if name not in again.failures]
+    again.reasons = outcome.reasons | again.reasons
+    again.seconds += outcome.seconds
+    again.busy_s += outcome.busy_s
+    return again
 
 
 def judge_both(outcome: Outcome, passed: set[str], failed: set[str]) -> None:
@@ -341,7 +361,7 @@ def names_by_result(report: Path) -> tuple[set[str], set[str]]:
     passed, failed = set(), set()
     for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest wrote it just now
         name = f"{case.get('classname')}::{case.get('name')}"
-        if case.find("failure") is not None or case.find("error") is not None:
+        if reason_of(case) is not None:
             failed.add(name)
         elif case.find("skipped") is None:
             passed.add(name)
@@ -381,12 +401,23 @@ def count(report: Path, outcome: Outcome) -> None:
     """Add what pytest's report says."""
     for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest wrote it just now
         outcome.file_seconds[file_of(f"{case.get('classname')}::")] += round(float(case.get("time", "0")))
-        if case.find("failure") is not None or case.find("error") is not None:
-            outcome.failures.append(f"{case.get('classname')}::{case.get('name')}")
+        if (found := reason_of(case)) is not None:
+            name = f"{case.get('classname')}::{case.get('name')}"
+            outcome.failures.append(name)
+            outcome.reasons[name] = found
         elif (skipped := case.find("skipped")) is not None:
             outcome.skips[skipped.get("message") or "no reason given"] += 1
         else:
             outcome.num_passed += 1
+
+
+def reason_of(case: ElementTree.Element) -> str | None:
+    """Return the last words of pytest about a test that failed; None where it did not."""
+    for kind in ("failure", "error"):
+        if (found := case.find(kind)) is not None:
+            text = found.text or "" if case.get("classname") == "pytest" else found.get("message") or ""
+            return text.strip()[-MOST_OF_REASON:]
+    return None
 
 
 def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, set_up_s: float) -> None:
@@ -408,9 +439,11 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, se
             print(f"SKIPPED {number} of {item.group}: {why}")
     for item in outcomes:
         for name in item.unsteady:
-            print(f"UNSTEADY {item.group}: {name} failed in one of two runs of its file, and passed in the other")
+            print(f"UNSTEADY {item.group}: {name} failed in one of two runs, and passed in the other")
+            print_reason(item.reasons.get(name, ""))
         for failure in item.failures:
             print(f"FAILED {item.group}: {failure}")
+            print_reason(item.reasons.get(failure, ""))
     parts = {
         "failed": sum(len(item.failures) for item in outcomes),
         "passed": sum(item.num_passed for item in outcomes),
@@ -418,6 +451,11 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, se
     }
     words = ", ".join(f"{number} {what}" for what, number in parts.items() if number or what == "passed")
     print(f" {words} in {seconds:.2f}s ".center(80, "="), flush=True)
+
+
+def print_reason(reason: str) -> None:
+    for line in reason.splitlines():
+        print(f"    {line}")
 
 
 def time_line(seconds: float, set_up_s: float) -> str:

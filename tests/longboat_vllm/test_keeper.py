@@ -240,6 +240,43 @@ def test_reap_by_generation_spares_the_newer(tmp_path: Path) -> None:
         assert is_alive(new_rank.pid)
 
 
+_IN_A_SESSION_WHOSE_LEADER_ENDS = """
+import os, subprocess, sys, time
+gang, keeper, told = sys.argv[1:]
+if os.fork():
+    os._exit(0)  # the leader; its number stays that of the session
+leader = os.getsid(0)
+while os.path.exists(f"/proc/{leader}"):
+    time.sleep(0.01)
+bystander = subprocess.Popen(["sleep", "60"])
+tagged = subprocess.Popen(["sleep", "60"], env={**os.environ, "LONGBOAT_GANG": gang})
+done = subprocess.run([sys.executable, "-I", keeper, "--reap", f"LONGBOAT_GANG={gang}"], timeout=60)
+time.sleep(0.2)
+said = f"{done.returncode} {tagged.wait(30)} {bystander.poll()}"
+bystander.kill()
+with open(f"{told}.part", "w") as file:
+    file.write(said)
+os.rename(file.name, told)
+"""
+
+
+def test_reap_spares_its_own_session_also_where_its_leader_has_ended(tmp_path: Path) -> None:
+    """The leader was a shell, and what it started in the background goes on."""
+    told = tmp_path / "told"
+    words = (sys.executable, "-c", _IN_A_SESSION_WHOSE_LEADER_ENDS, f"test/{os.getpid()}/leader", KEEPER, str(told))
+    subprocess.run(words, start_new_session=True, timeout=DEADLINE_S, check=True)
+    wait_until(told.is_file)
+    assert told.read_text() == "0 -9 None"
+
+
+def test_reap_spares_what_was_started_from_outside_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Session 0 is that of every process that came from there, such as those of ``docker exec``."""
+    table = {1: (0, 1), 20: (0, 0), 21: (20, 0), 30: (0, 0), 40: (1, 39), 41: (1, 39), os.getpid(): (1, 1)}
+    monkeypatch.setattr(keeper, "_process_table", lambda: table)
+    monkeypatch.setattr(keeper, "environment_of", lambda pid: {"LONGBOAT_GANG": "m/0"} if pid in (20, 40) else {})
+    assert keeper._find_tagged({"LONGBOAT_GANG": "m/0"}, None) == {20, 21, 40, 41}
+
+
 def test_reap_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="no tags"):
         keeper.reap({})

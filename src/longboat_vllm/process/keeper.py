@@ -444,9 +444,12 @@ def _find_tagged(env_tags: Mapping[str, str], older_than: int | None) -> set[int
     table = _process_table()
     spared = _lineage(os.getpid(), table)
     tagged = {pid for pid in table if pid not in spared and _is_tagged(pid, env_tags, older_than)}
+    # A child may have hidden its environment, but it is in its keeper's session, or below a tagged process. A keeper
+    # leads its session: one whose leader carries no tag, or that of the caller, is none of a keeper. Session 0 is led
+    # from outside of a container, and has all that was started from there.
     sessions = {table[pid][1] for pid in tagged}
-    # A child may have hidden its environment, but it is in its keeper's session, or below a tagged process.
     sessions -= {session for session in sessions if session in table and session not in tagged}
+    sessions -= {0, *(table[pid][1] for pid in spared)}
     found = tagged | {pid for pid, (_, session) in table.items() if session in sessions}
     for pid in tagged:
         found |= descendants(pid, table)
