@@ -168,12 +168,12 @@ def test_tests_keep_compiled_modules_where_the_caller_keeps_none(monkeypatch: py
         assert env["PATH"] == os.environ["PATH"]
 
 
-def test_every_group_that_needs_something_is_in_one_row() -> None:
+def test_every_group_is_in_one_row() -> None:
     run_tests = tool("run_tests")
     in_rows = sorted(group for row in run_tests.ROWS for groups in row for group in groups)
-    assert in_rows == sorted(set(run_tests.TESTS) - set(run_tests.NEEDS_NOTHING))
+    assert in_rows == sorted(run_tests.TESTS)
     before = sorted(group for row in run_tests.ROWS_BEFORE for groups in row for group in groups)
-    assert before == sorted(run_tests.NEEDS_NOTHING)
+    assert before == sorted(run_tests.CHECKS)
 
 
 def test_files_that_begin_first_are_there() -> None:
@@ -184,18 +184,18 @@ def test_files_that_begin_first_are_there() -> None:
     assert [file for file in files if not (ROOT / "tests" / file).is_file()] == []
 
 
-def test_set_up_runs_beside_what_needs_nothing_and_comes_before_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_up_runs_beside_checks_and_comes_before_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     run_tests = tool("run_tests")
     both, order = threading.Barrier(2), []
 
     def set_up(_chosen: list[str]) -> tuple[dict[str, str], str, float]:
-        both.wait(30)  # breaks unless what needs nothing runs now
+        both.wait(30)  # breaks unless checks run now
         order.append("set-up")
         return {}, "", 0.0
 
     def run(rows: list[list[tuple[str, ...]]], _missing: object) -> list[object]:
         names = [group for row in rows for groups in row for group in groups]
-        if "quick" in names:
+        if "lint" in names:
             both.wait(30)
         order.extend(names)
         return [run_tests.Outcome(name, True, 1.0) for name in names]
@@ -203,7 +203,7 @@ def test_set_up_runs_beside_what_needs_nothing_and_comes_before_the_rest(monkeyp
     monkeypatch.setattr(run_tests, "set_up_for", set_up)
     monkeypatch.setattr(run_tests, "run_rows", run)
     monkeypatch.setattr(run_tests.os, "chdir", lambda _folder: None)
-    assert run_tests.main(["quick", "ray"]) == 0
+    assert run_tests.main(["lint", "quick", "ray"]) == 0
     assert order.index("set-up") < order.index("ray")
 
 

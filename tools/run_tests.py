@@ -1,7 +1,7 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
-One line says what cannot run here, and why. What needs nothing comes first; beside it, engine environments are
-installed, and what a request runs through is compiled, which tests wait for. Then come tests of engines and of
+One line says what cannot run here, and why. Checks come first; beside them, engine environments are installed, and
+what a request runs through is compiled. Then come the tests, those that need nothing beside those of engines and of
 clusters: their files are divided among processes. The last line adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
@@ -70,12 +70,13 @@ and they take the longest."""
 NUM_PROCESSES = 4
 """On two cores. Tests wait for most of their time: three left a quarter of both cores idle in quick, and an eighth of
 them while engines and clusters ran."""
-NEEDS_NOTHING = (*CHECKS, "quick")
-ROWS_BEFORE = ((("lint",), ("types",)), (("compile",), ("quick",)))
-"""Rows of what needs nothing; see ROWS."""
-ROWS = ((NEEDS_ENGINES,),)
-"""Rows of what needs something. Rows run side by side, what stands in a row in turn. Each cluster has a network
-of its own, or takes ports that are free."""
+NUM_PROCESSES_BESIDE = 2
+"""Of quick beside tests of engines: by itself, it leaves a third of both cores idle also with four processes."""
+ROWS_BEFORE = ((("lint",), ("types",)), (("compile",),))
+"""Rows of checks; see ROWS."""
+ROWS = ((("quick",),), (NEEDS_ENGINES,))
+"""Rows of tests. Rows run side by side, what stands in a row in turn. Each cluster has a network of its own, or takes
+ports that are free."""
 MOST_AGAIN = 4
 """Most files of a group that run a second time; more failures than this are not chance."""
 MOST_OF_REASON = 600
@@ -132,16 +133,16 @@ def main(groups: list[str]) -> int:
         return 2
     wanted = {*groups, *(("compile",) if set(groups) & set(TESTS) else ())}
     chosen = [group for group in known if not groups or group in wanted]
-    first = [group for group in chosen if group in NEEDS_NOTHING]
-    then = [group for group in chosen if group not in NEEDS_NOTHING]
+    first = [group for group in chosen if group in CHECKS]
+    then = [group for group in chosen if group in TESTS]
     started_s = time.monotonic()
     with ThreadPoolExecutor(1) as beside:
-        set_up = beside.submit(set_up_for, then)
+        set_up = beside.submit(set_up_for, [group for group in then if group in NEEDS_ENGINES])
         outcomes = run_rows(rows_of(ROWS_BEFORE, first, {}), {})
         missing, failure, set_up_s = set_up.result()
     if failure:
         outcomes.append(Outcome("set-up", False, set_up_s, failures=[failure]))
-        then = []
+        then = [group for group in then if group not in NEEDS_ENGINES]
     outcomes += run_rows(rows_of(ROWS, then, missing), missing)
     outcomes = [tried_again(outcome, missing) for outcome in outcomes]
     tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
@@ -290,8 +291,9 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
         words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
-        words += [f"--numprocesses={NUM_PROCESSES}"]
-        if groups[0] not in NEEDS_NOTHING:  # a cluster's tests tell one story
+        needs_engines = groups[0] in NEEDS_ENGINES
+        words += [f"--numprocesses={NUM_PROCESSES if is_alone or needs_engines else NUM_PROCESSES_BESIDE}"]
+        if needs_engines:  # a cluster's tests tell one story
             words += ["--randomly-dont-reorganize", *(f"tests/{file}" for file in files_marked(NEEDS_ENGINES))]
         code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
         outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s, code=code)
