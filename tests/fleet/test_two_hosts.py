@@ -138,7 +138,7 @@ def leftovers(two: TwoHosts) -> int:
     for host in two.hosts:
         memory = host.run(["ls", "/dev/shm"]).stdout.split()
         count += sum(name.startswith(("psm_", "vllm_")) for name in memory)
-        count += len(list((host.folder / "run" / "scratch").iterdir()))
+        count += len(list((host.folder / "run").glob("scratch/*")))
     return count
 
 

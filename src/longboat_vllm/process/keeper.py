@@ -190,8 +190,9 @@ def _remove_folder(path: str) -> None:
 
 
 def _scratch_folder(run: str) -> str:
-    """Return where the scratch folders of a run folder lie: elsewhere, where paths of sockets would be too long."""
+    """Make the folder of a run folder's scratch folders: elsewhere, where paths of sockets would be too long."""
     usual = os.path.join(run, "scratch")
+    os.makedirs(usual, mode=0o700, exist_ok=True)
     if len(os.fsencode(usual)) <= _MOST_SCRATCH:
         return usual
     own = os.stat(run)  # each run folder has its own: another one may be of other processes
@@ -206,10 +207,20 @@ class _Scratch:
     """A folder for temporary files of one rank (sockets above all), removed with it. None without a run folder."""
 
     def __init__(self, run: str | None) -> None:
-        self.path = os.path.join(_scratch_folder(run), str(os.getpid())) if run and os.path.isdir(run) else None
-        if self.path:
-            self._sweep(os.path.dirname(self.path))
-            os.makedirs(self.path, mode=0o700, exist_ok=True)
+        self.path = self._made(run) if run and os.path.isdir(run) else None
+
+    def _made(self, run: str) -> str:
+        while True:
+            folder = _scratch_folder(run)
+            path = os.path.join(folder, str(os.getpid()))
+            self._sweep(folder)
+            try:
+                os.mkdir(path, 0o700)
+            except FileNotFoundError:  # another rank's keeper has just removed the empty folder
+                continue
+            except FileExistsError:
+                pass
+            return path
 
     def _sweep(self, folder: str) -> None:
         """Remove what killed keepers left."""
@@ -223,8 +234,13 @@ class _Scratch:
             os.environ["TMPDIR"] = self.path
 
     def remove(self) -> None:
+        """Remove the folder, and the one that it lies in where no other rank uses that."""
         if self.path:
             _remove_folder(self.path)
+            try:
+                os.rmdir(os.path.dirname(self.path))
+            except OSError:
+                pass
 
 
 # --- keeping ---------------------------------------------------------------------------------------------------------
