@@ -115,3 +115,23 @@ def test_strict_objective_of_one_class_asks_for_more_and_each_class_is_judged_by
     assert told
     assert all(classes[0] > 0 and classes[2] == 0 for classes in told), "0.3 s lie in a bucket that 0.4 s cut"
     assert all(one["late"] == 0 for look in lax["looks"] for one in look["seen"][0]["latencies"])
+
+
+def test_streams_of_which_none_ended_since_the_last_look_stop_no_decision() -> None:
+    """A gateway counts the times between tokens as they pass, and the first token with the end of its response."""
+    keeper = CountKeeper()
+    keeper.take(fleet(LAX), {})
+    keeper.found({"m": 1, "other": 1})
+    states = [ready(model, 0) for model in ("m", "other")]
+    for at, ended in enumerate([0, 50, 100, 100, 100]):
+        classes = {
+            "1": {
+                "ttft": histogram(REQUEST_BOUNDS_S, 0.3, ended),
+                "itl": histogram(ITL_BOUNDS_S, 0.03, 90 * (at + 1)),
+            }
+        }
+        counted = {"ended": ended, "prompt_tokens": 900 * ended, "completion_tokens": 150 * ended, "classes": classes}
+        keeper.tally.hear("node", {"1": {"m": counted}}, float(at))
+        keeper.look(states, BEGIN_S + at, partial=False)
+    (latency,) = keeper.history.document()["looks"][-1]["seen"][0]["latencies"]
+    assert latency["ended"] == 0 and 0.0 < latency["itl_ms"]["p50"] < 60.0

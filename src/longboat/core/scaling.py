@@ -130,7 +130,7 @@ class Latency:
     """Latencies of the requests of one priority class that ended since the last observation."""
 
     priority: int
-    ended: int  # number of these requests
+    ended: int  # number of these requests; 0 where tokens passed in a live fleet and no response ended
     ttft_ms: Quantiles | None = None  # None: none of them had a first token
     itl_ms: Quantiles | None = None
     late: int | None = None  # requests among them that missed the class's objective; None: not counted

@@ -93,7 +93,8 @@ class TimeModel:
         return late_share(rate, 2 * needed, self._mix, self._speed, objective)
 
     def _learn(self, seen: ModelObservation, rate: float) -> bool:
-        measured = [(one.ended, one.itl_ms.p50) for one in seen.latencies if one.itl_ms is not None]
+        # tokens may pass where no response ends
+        measured = [(max(1, one.ended), one.itl_ms.p50) for one in seen.latencies if one.itl_ms is not None]
         if self._mix is None or seen.ready == 0 or not measured or seen.starting:
             return False
         median_s = sum(count * value for count, value in measured) / sum(count for count, _ in measured) / 1e3

@@ -28,7 +28,7 @@ class TallyOfModel:
     grown: dict[str, float] = field(default_factory=dict)  # one of GROWING → by how much
     running: int = 0
     waiting: int = 0
-    # priority class → histograms of requests that ended: ``ttft`` and ``itl``
+    # priority class → histograms: ``ttft`` of requests that ended, and ``itl`` of the tokens that passed
     classes: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def latencies(
