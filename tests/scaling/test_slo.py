@@ -159,6 +159,23 @@ def test_means_do_where_no_single_lengths_are_observed() -> None:
     assert 6 <= decision.replicas <= 12
 
 
+def test_means_of_few_requests_are_not_taken_for_longer_prompts() -> None:
+    """A second's mean is of the requests that ended in it: one of them says no more than one length."""
+    draw, time = random.Random(4), TimeModel(scaled(), SloTarget(objectives=(OBJECTIVE,)))
+    factors, prompts = [], []
+    for at in range(1500):
+        new = [100 + int(draw.expovariate(1 / 1000)) for _ in range(draw.choice((0, 1, 1, 2, 6)))]
+        seen = ModelObservation(
+            model="model", ended=len(new), prompt_tokens=sum(new), output_tokens=200 * len(new), ready=1
+        )
+        time.observe(float(at), seen, 2.0)
+        prompts += new
+        if at % 10 == 0 and at > 500:
+            factors.append(time.heavier)
+    assert set(factors) == {1.0}
+    assert sum(prompt for prompt, _ in time._lengths) == pytest.approx(sum(prompts[-2000:]), rel=0.01)
+
+
 def test_lengths_are_those_of_requests_that_ended_however_many_came() -> None:
     """Requests that came and wait have not reported their tokens yet."""
     decisions = []

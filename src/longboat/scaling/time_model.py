@@ -19,16 +19,21 @@ _MIX_S = 10.0
 """Seconds between two looks at the lengths."""
 _NEWEST_S = 10.0
 """Seconds at least whose prompts show that requests ask for more now."""
-_EXPONENTIAL = tuple(-math.log(1.0 - (at + 0.5) / 8.0) for at in range(8))
+_MOST_AT_ONCE = 32
+"""Lengths at most that one observation gives."""
 _DEFAULT_SPEED = ReplicaSpeed(base_s=0.02, prompt_token_s=1e-4, sequence_s=5e-4, kv_token_s=1e-7)
 
 
 def _spread(seen: ModelObservation) -> list[tuple[int, int]]:
-    """Return lengths that are spread exponentially around the means, where no single ones were observed."""
-    if not seen.ended:
-        return []
-    prompt, output = (seen.prompt_tokens - seen.cached_tokens) / seen.ended, seen.output_tokens / seen.ended
-    return [(max(1, round(factor * prompt)), max(1, round(factor * output))) for factor in _EXPONENTIAL]
+    """Return a length for each request that ended, spread exponentially around the means: single ones are not known.
+
+    As many as ended: more would make chance look like a change of the load.
+    """
+    count = min(seen.ended, _MOST_AT_ONCE) if seen.prompt_tokens else 0
+    factors = [-math.log(1.0 - (at + 0.5) / count) for at in range(count)]
+    whole = sum(factors) / count * seen.ended if count else 0.0
+    prompts, outputs = seen.prompt_tokens - seen.cached_tokens, seen.output_tokens
+    return [(max(1, round(one * prompts / whole)), max(1, round(one * outputs / whole))) for one in factors]
 
 
 class TimeModel:
