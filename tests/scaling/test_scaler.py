@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -181,3 +182,17 @@ def test_exact_count_is_a_minimum_a_cold_start_before_its_time() -> None:
         scaler = Scaler([scaled(target=FixedTarget(), schedule=(entry,), cold_start_s=60.0)])
         moments = [berlin_s(2026, 11, 23, 7, minute) for minute in (58, 59)] + [berlin_s(2026, 11, 23, 8, 0)]
         assert [scaler.decide(moment)[0].replicas for moment in moments] == [1, before, replicas]
+
+
+def test_the_minimum_of_a_schedule_is_a_need_where_replicas_are_scarce() -> None:
+    """The load keeps as many for a while anyway; the schedule has them stay."""
+    entry = ScheduleEntry(cron="* * * * *", for_s=3600.0, min_replicas=3)
+    models = [
+        scaled(schedule=(entry,), priority=0, takes={"slot": 1.0}),
+        scaled(name="other", target=replace(RAY, upscale_delay_s=0.0), takes={"slot": 1.0}),
+    ]
+    scaler = Scaler(models, counts={"m": 3, "other": 1})
+    for at in range(5):
+        seen = [ModelObservation(model=name, running=count, ready=1) for name, count in (("m", 1), ("other", 20))]
+        scaler.observe(BEGIN_S + at, seen)
+        assert [one.replicas for one in scaler.decide(BEGIN_S + at, {"slot": 4.0})] == [3, 1]

@@ -143,9 +143,11 @@ class _Model:
         return None
 
     def _bounded(self, want: Want, scheduled: Scheduled) -> Want:
-        least = self.model.min_replicas
-        if (planned := scheduled.min_replicas) is not None and planned > max(least, want.replicas):
+        least, planned = self.model.min_replicas, scheduled.min_replicas or 0
+        if planned > max(least, want.replicas):
             return replace(want, replicas=planned, needed=planned, reason=_because(scheduled))
+        if want.needed is not None and want.needed < planned:
+            want = replace(want, needed=planned)
         if want.replicas < least:
             return replace(want, replicas=least, reason=f"{want.reason}; the minimum is {least}")
         if want.replicas > self.model.max_replicas:
