@@ -342,3 +342,53 @@ def test_longer_prompts_ask_for_replicas_before_they_fill_the_sample() -> None:
         scaler.observe(float(at), [ModelObservation(model="model", arrived=20, ended=20, lengths=lengths)])
         counts.append(scaler.decide(float(at))[0].replicas)
     assert max(counts[1000:]) > counts[999] + 2
+
+
+def test_prompts_that_cost_nothing_ask_for_no_division_by_zero() -> None:
+    cached = ModelObservation(model="model", arrived=5, ended=5, lengths=((0, 10),) * 5, running=5, ready=1)
+    scaler = Scaler([scaled()])
+    for at in range(60):
+        scaler.observe(float(at), [cached])
+        (decision,) = scaler.decide(float(at))
+    assert decision.replicas == 1
+
+
+def test_cold_start_of_less_than_a_second_leaves_the_forecasts_their_errors() -> None:
+    bounds = []
+    for cold_s in (0.0, 0.3, 1.0):
+        draw, scaler = random.Random(6), Scaler([scaled(cold_start_s=cold_s)])
+        for at in range(400):
+            seen = ModelObservation(
+                model="model", arrived=draw.choice((1, 3, 9)), ended=4, lengths=((900, 150),) * 4, running=40,
+                ready=2, cold_start_s=cold_s,
+            )  # fmt: skip
+            scaler.observe(float(at), [seen])
+            (decision,) = scaler.decide(float(at))
+        bounds.append(decision.terms["forecast"])
+    assert bounds[0] == bounds[1] == bounds[2]
+
+
+def test_replicas_that_a_person_asked_for_leave_with_patience_when_the_target_decides_again() -> None:
+    scaler, counts = Scaler([scaled(initial_replicas=4)]), []
+    for at in range(600):
+        seen = ModelObservation(
+            model="model", arrived=2, ended=2, lengths=((900, 150),) * 2, running=10, ready=4,
+            asked=4 if 100 <= at < 300 else None,
+        )  # fmt: skip
+        scaler.observe(float(at), [seen])
+        (decision,) = scaler.decide(float(at))
+        counts.append(decision.replicas)
+    assert set(counts[100:440]) == {4}, "140 s are its patience"
+    assert counts[-1] < 4
+
+
+def test_reasons_name_what_is_not_known_and_how_far_the_forecast_looks() -> None:
+    scaler, reasons = Scaler([scaled(cold_start_s=30.0)]), []
+    for at in range(60):
+        seen = ModelObservation(
+            model="model", arrived=2, ended=2, lengths=((900, 150),) * 2, running=10, ready=1, cold_start_s=40.0
+        )
+        scaler.observe(float(at), [seen])
+        reasons += [one.reason for one in scaler.decide(float(at))]
+    assert reasons[5] == "too few requests have ended to know their lengths"
+    assert "within 30 s" in reasons[-1], "a cold start of 40 s is near enough to look as far as before"

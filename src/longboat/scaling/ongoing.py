@@ -25,12 +25,10 @@ class OngoingRule:
         self._direction = 0  # of the change that is wanted and not made yet
         self._since_s = 0.0  # when it was wanted first
         self._wanted = 0  # count whose delay is over while there is not room for all of it; 0: none
-        self._ready = 0
 
     def observe(self, now_s: float, seen: ModelObservation) -> None:
         """Note the requests that are under way."""
         self._seen.append((now_s, seen.running + seen.waiting))
-        self._ready = seen.ready
         while self._seen[0][0] < now_s - self._target.look_back_period_s:
             self._seen.popleft()
 

@@ -22,6 +22,7 @@ _ROUNDS = 12
 _EDGE = 1.2  # over the requests that may be late: single long prompts must not decide the number
 _POINTS = 400  # of the distribution of prompts
 _NEWEST = (250, 500, 1000)  # requests whose prompts may be longer than those of the sample, if it has twice as many
+_TINY_S = 1e-9
 _CHANCE = 2.5  # standard deviations that chance explains of what the newest prompts ask for
 
 
@@ -42,7 +43,7 @@ def mix_of(lengths: Sequence[tuple[int, int]], speed: ReplicaSpeed) -> Mix:
     count = len(lengths)
     ordered = sorted([prompt for prompt, _ in lengths])
     alone = [_prompt(tokens, speed) for tokens in ordered]
-    mean_s = sum([seconds for seconds, _ in alone]) / count
+    mean_s = max(_TINY_S, sum([seconds for seconds, _ in alone]) / count)  # prompts may cost nothing: all is cached
     decoded = sum([output for _, output in lengths])
     held = sum([output * (prompt + output / 2.0) for prompt, output in lengths]) / max(1, decoded)
     return Mix(

@@ -16,6 +16,7 @@ __all__ = ("SloRule",)
 
 _SHARE = 0.95
 """Part of the past in which the bound of the forecast would have held."""
+_LEAST_COLD_S = 1.0
 _OTHER_HORIZON = 1.4
 """Ratio from which on another cold start needs forecasts of another horizon."""
 _LEAST_PATIENCE_S, _PATIENCE_S, _NEAR_PATIENCE_S = 90.0, 140.0, 300.0
@@ -29,7 +30,7 @@ class SloRule:
 
     def __init__(self, model: ScaledModel, target: SloTarget) -> None:
         self._model, self._target = model, target
-        self._cold_s = model.cold_start_s
+        self._cold_s = max(_LEAST_COLD_S, model.cold_start_s)
         self._forecaster = Forecaster(horizon_s=self._cold_s, share=_SHARE)
         self._time = TimeModel(model, target)
         self._room = Rooms()
@@ -54,9 +55,9 @@ class SloRule:
                 self._room.learn(now_s, objective, one.ended, one.late, partial(self._time.hopeless, objective))
 
     def _take_cold_start(self, cold_s: float) -> None:
-        self._cold_s = cold_s
-        if not 1.0 / _OTHER_HORIZON < cold_s / self._forecaster.horizon_s < _OTHER_HORIZON:
-            self._forecaster.look_ahead(max(1.0, cold_s))
+        self._cold_s = max(_LEAST_COLD_S, cold_s)
+        if not 1.0 / _OTHER_HORIZON < self._cold_s / self._forecaster.horizon_s < _OTHER_HORIZON:
+            self._forecaster.look_ahead(self._cold_s)
 
     def want(self, now_s: float, current: int) -> Want:
         """Return the count, which rises at once and falls after a while."""
@@ -67,12 +68,13 @@ class SloRule:
         if idle_s >= self._target.downscale_to_zero_delay_s and self._model.min_replicas == 0:
             return Want(replicas=0, reason=f"no request for {idle_s:.0f} s")
         if not self._time.knows_lengths:
-            return Want(replicas=max(1, current), reason="no request has ended yet, so lengths are not known")
+            return Want(replicas=max(1, current), reason="too few requests have ended to know their lengths")
         return self._steady(now_s, current)
 
     def hold(self) -> None:
-        """Forget since when more are needed."""
+        """Forget since when more are needed and fewer suffice."""
         self._short_s = self._wanted = math.inf
+        self._needs = None
 
     def _steady(self, now_s: float, current: int) -> Want:
         forecast = self._forecaster.forecast()
@@ -88,18 +90,19 @@ class SloRule:
         held = self._needs.falling(now_s, need(staying), need(near * staying), *self._patience_s())
         few_are_late = room <= 1.0
         needed = self._needs.rising(now_s, need(load / near if few_are_late else load), need(load), self._cold_s)
+        within_s = self._forecaster.horizon_s
         terms = {
             "rate": self._forecaster.level,
             "forecast": forecast.upper,
-            "horizon_s": self._cold_s,
+            "horizon_s": within_s,
             "correction": self._time.factor,
             "room": room,
             "needed": float(needed),
             "held": float(held),
         }
-        words = f"{self._forecaster.level:.2f} requests/s, at most {forecast.upper:.2f} within {self._cold_s:.0f} s"
+        words = f"{self._forecaster.level:.2f} requests/s, at most {forecast.upper:.2f} within {within_s:.0f} s"
         if needed <= current or self._wanted <= current:  # else there was no room for all: they stay wanted
-            self.hold()
+            self._short_s = self._wanted = math.inf
         if needed > current:
             self._short_s = min(self._short_s, now_s)
             if now_s < self._short_s + self._target.upscale_delay_s:
