@@ -9,7 +9,7 @@ from longboat.core.policy import QueuePolicy
 from longboat.routing.policies.registry import POLICIES, policy_of
 from longboat.simulator.engine.limits import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
-from longboat.simulator.fleet.fleet import Fleet, FleetEvent, Replica, even_fleet
+from longboat.simulator.fleet.fleet import Fleet, FleetEvent, Objectives, Replica, even_fleet
 from longboat.simulator.fleet.simulation import simulate
 from longboat.simulator.results.result import Result, quantiles
 from longboat.simulator.results.rows import row_of
@@ -153,6 +153,15 @@ def test_a_slow_replica_computes_longer() -> None:
     )
     assert first.mean_ttft_s == pytest.approx(2 * second.mean_ttft_s, rel=0.05)
     assert first.itl_s.mean == pytest.approx(2 * second.itl_s.mean, rel=0.05)
+
+
+@pytest.mark.parametrize(("ttft_s", "itl_s", "good"), [(1.0, 1.0, 0), (2.0, 0.1, 20)])
+def test_good_requests_are_those_whose_shown_times_keep_the_objectives(ttft_s: float, itl_s: float, good: int) -> None:
+    """The way of a token to the gateway is part of the time to the first one, and of no time between two."""
+    fleet = fleet_of(2, network_s=0.6, objectives=Objectives(ttft_s=ttft_s, itl_s=itl_s))
+    result = simulate(fleet, plain(0.01, 20, 1000, 2), lambda: policy_of("round_robin"))
+    assert 1.2 < min(result.ttft_s) <= max(result.ttft_s) < 1.5
+    assert result.good == good
 
 
 def test_prompt_tokens_take_their_time_before_the_engine_counts() -> None:

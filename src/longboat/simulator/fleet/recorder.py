@@ -11,13 +11,14 @@ __all__ = ("Recorder",)
 
 
 class Recorder:
-    """Adds up the requests of a run as they end."""
+    """Adds up the requests of a run as they end. Tokens leave engines at the times given, and reach gateways later."""
 
-    __slots__ = ("_objectives", "_result", "in_flight", "itl_s", "retries")
+    __slots__ = ("_network_s", "_objectives", "_result", "in_flight", "itl_s", "retries")
 
     def __init__(self, policy: str, fleet: Fleet) -> None:
         self._result = Result(policy=policy, replicas=[ReplicaResult(key=one.key) for one in fleet.replicas])
         self._objectives = fleet.objectives
+        self._network_s = fleet.network_s
         self.itl_s: Histogram = self._result.itl_s
         self.in_flight = 0  # requests that arrived and have not ended
         self.retries = 0
@@ -26,11 +27,11 @@ class Recorder:
         """Count a request that came."""
         self.in_flight += 1
 
-    def first_token(self, job: Job, replica: int, now_s: float) -> None:
+    def first_token(self, job: Job, replica: int) -> None:
         """Note the first token of a request."""
         result = self._result
         result.arrived_s.append(job.arrived_s)
-        result.ttft_s.append(now_s - job.arrived_s)
+        result.ttft_s.append(self._ttft_s(job))
         result.queue_s.add(job.granted_s - job.arrived_s)
         result.prompt_tokens += job.prompt.num_tokens
         result.cached_tokens += job.cached_tokens
@@ -46,10 +47,13 @@ class Recorder:
         result.requests += 1
         result.output_tokens += job.output_tokens
         result.preemptions += job.preemptions
-        result.e2e_s.add(now_s - job.arrived_s)
+        result.e2e_s.add(now_s + self._network_s - job.arrived_s)
         itl_s = (now_s - job.first_s) / (job.output_tokens - 1) if job.output_tokens > 1 else 0.0
-        if job.first_s - job.arrived_s <= self._objectives.ttft_s and itl_s <= self._objectives.itl_s:
+        if self._ttft_s(job) <= self._objectives.ttft_s and itl_s <= self._objectives.itl_s:
             result.good += 1
+
+    def _ttft_s(self, job: Job) -> float:
+        return job.first_s + self._network_s - job.arrived_s
 
     def refused(self, *, too_long: bool) -> None:
         """Note a request that gets no answer. too_long: no replica can hold it; else the queue refused it"""

@@ -39,12 +39,12 @@ class SimReplica:
         self.engine = self._new_engine()
 
     def first_token(self, job: Job, now_s: float) -> None:
-        self._recorder.first_token(job, self.at, now_s + self.fleet.network_s)
+        self._recorder.first_token(job, self.at)
         cached = job.cached_tokens if self.fleet.reports_cached else None
         self._gateways[job.gateway].first_token(job, cached, now_s)
 
     def ended(self, job: Job, now_s: float) -> None:
-        self._recorder.ended(job, now_s + self.fleet.network_s)
+        self._recorder.ended(job, now_s)
         self._gateways[job.gateway].ended(job, now_s)
 
     def gaps(self, first_s: float, growth_s: float, steps: int, sequences: int) -> None:
