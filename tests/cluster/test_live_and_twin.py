@@ -117,6 +117,14 @@ def test_strict_objective_of_one_class_asks_for_more_and_each_class_is_judged_by
     assert all(one["late"] == 0 for look in lax["looks"] for one in look["seen"][0]["latencies"])
 
 
+def test_a_class_without_an_objective_is_late_for_none() -> None:
+    (document, _) = live(fleet(STRICT))
+    late = [{one["priority"]: one["late"] for one in look["seen"][0]["latencies"]} for look in document["looks"]]
+    told = [classes for classes in late if len(classes) == 2]
+    assert told
+    assert all(classes[0] is not None and classes[2] is None for classes in told)
+
+
 def test_streams_of_which_none_ended_since_the_last_look_stop_no_decision() -> None:
     """A gateway counts the times between tokens as they pass, and the first token with the end of its response."""
     keeper = CountKeeper()

@@ -62,10 +62,10 @@ class SloTarget:
     downscale_delay_s: float | None = None  # fewer replicas must suffice for this long; None: from the cold start
     downscale_to_zero_delay_s: float = 600.0  # without any request, where the model may have no replica
 
-    def objective(self, priority: int) -> Objective:
-        """Return the objective of a priority class."""
+    def objective(self, priority: int) -> Objective | None:
+        """Return the objective of a priority class; None where neither it nor every class has one."""
         by_class = {one.priority: one for one in self.objectives}
-        return by_class.get(priority) or by_class.get(None) or self.objectives[0]
+        return by_class.get(priority) or by_class.get(None)
 
 
 ScalingTarget = FixedTarget | OngoingTarget | SloTarget

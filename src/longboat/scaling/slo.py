@@ -50,8 +50,7 @@ class SloRule:
         self._time.observe(now_s, seen, self._forecaster.level)
         self._forecaster.add(now_s, float(seen.arrived), seen.seconds)
         for one in seen.latencies:
-            if one.late is not None:
-                objective = self._target.objective(one.priority)
+            if one.late is not None and (objective := self._target.objective(one.priority)) is not None:
                 self._room.learn(now_s, objective, one.ended, one.late, partial(self._time.hopeless, objective))
 
     def _take_cold_start(self, cold_s: float) -> None:

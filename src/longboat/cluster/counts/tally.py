@@ -127,12 +127,14 @@ class Tally:
 
 
 def _late(ttft: Sequence[float], bounds: Sequence[float], target: ScalingTarget, priority: int) -> int | None:
-    """Return how many first tokens came late; None where the target has no limit for them.
+    """Return how many first tokens came late; None where the target has no limit for those of the class.
 
     Gateways count each time between two tokens, and not means of responses, so those do not count here.
     """
-    limit_ms = target.objective(priority).ttft_ms if isinstance(target, SloTarget) else None
-    return None if limit_ms is None else round(_above(ttft, bounds, limit_ms / MS_PER_S))
+    objective = target.objective(priority) if isinstance(target, SloTarget) else None
+    if objective is None or objective.ttft_ms is None:
+        return None
+    return round(_above(ttft, bounds, objective.ttft_ms / MS_PER_S))
 
 
 def _above(counts: Sequence[float], bounds: Sequence[float], limit: float) -> float:
