@@ -144,13 +144,16 @@ class Forecaster:
         ]
 
     def add(self, now_s: float, amount: float, seconds: float) -> None:
-        """Note what came in the last seconds."""
+        """Note what came in the last seconds, which may begin in one bin and end in another."""
         self._now_s = now_s
-        self._open_sum += amount
-        self._open_s += seconds
-        if self._open_s >= BIN_S - 1e-6:
-            self._close(self._open_sum / self._open_s)
+        rate = amount / max(_TINY, seconds)
+        while self._open_s + seconds >= BIN_S - 1e-6:
+            missing_s = BIN_S - self._open_s
+            self._close((self._open_sum + rate * missing_s) / BIN_S)
             self._open_sum = self._open_s = 0.0
+            seconds = max(0.0, seconds - missing_s)
+        self._open_sum += rate * seconds
+        self._open_s += seconds
 
     @property
     def level(self) -> float:
