@@ -143,3 +143,4 @@ def test_streams_of_which_none_ended_since_the_last_look_stop_no_decision() -> N
         keeper.look(states, BEGIN_S + at, partial=False)
     (latency,) = keeper.history.document()["looks"][-1]["seen"][0]["latencies"]
     assert latency["ended"] == 0 and 0.0 < latency["itl_ms"]["p50"] < 60.0
+    assert latency["itl_mean_ms"] == pytest.approx(30.0), "the gateway's sum says it"

@@ -15,13 +15,14 @@ from longboat.core.scaling import (
     ModelObservation,
     Objective,
     OngoingTarget,
+    Quantiles,
     ReplicaSpeed,
     ScaledModel,
     ScalingTarget,
     SloTarget,
 )
 from longboat.scaling.correction import Correction, Room
-from longboat.scaling.queueing import mix_of, replicas_for
+from longboat.scaling.queueing import mix_of, replicas_for, step_s
 from longboat.scaling.scaler import Scaler
 from longboat.scaling.slo import SloRule
 from longboat.scaling.time_model import TimeModel
@@ -201,6 +202,21 @@ def test_first_measured_times_correct_little_and_many_correct_all() -> None:
     assert factors[9] < 1.2
     assert factors == sorted(factors)
     assert factors[-1] == pytest.approx(2.0, rel=0.03)
+
+
+def test_the_median_of_single_times_between_tokens_makes_no_replica_faster() -> None:
+    """Most steps of a live fleet's engines compute no prompt beside the tokens; the mean is what was foreseen."""
+    time = TimeModel(scaled(), SloTarget(objectives=(OBJECTIVE,)))
+    lengths = ((1000, 200),) * 20
+    mean_s = step_s(2.0, 20.0, mix_of(lengths, SPEED), SPEED)
+    gaps = Quantiles(p50=600.0 * mean_s, p90=3e3 * mean_s, p95=4e3 * mean_s, p99=5e3 * mean_s)
+    latency = Latency(priority=1, ended=2, itl_ms=gaps, itl_mean_ms=1e3 * mean_s)
+    for at in range(100):
+        seen = ModelObservation(
+            model="model", arrived=2, ended=2, lengths=lengths, running=20, ready=1, latencies=(latency,)
+        )
+        time.observe(float(at), seen, 2.0)
+    assert time.factor == pytest.approx(1.0)
 
 
 def test_requests_that_no_replica_helps_ask_for_no_room() -> None:

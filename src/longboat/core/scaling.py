@@ -132,7 +132,9 @@ class Latency:
     priority: int
     ended: int  # number of these requests; 0 where tokens passed in a live fleet and no response ended
     ttft_ms: Quantiles | None = None  # None: none of them had a first token
-    itl_ms: Quantiles | None = None
+    itl_ms: Quantiles | None = None  # of responses' means in the twin, of single times in a live fleet
+    # mean of single times, most of which have no prompt beside them: their median says less; None: itl_ms has means
+    itl_mean_ms: float | None = None
     late: int | None = None  # requests among them that missed the class's objective; None: not counted
 
 

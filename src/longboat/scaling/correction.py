@@ -36,7 +36,7 @@ class Correction:
         self._weight = 0.0
 
     def learn(self, measured_s: float, foreseen_s: float) -> bool:
-        """Note a median, with what the uncorrected model says of the same load. Return whether the factor changed."""
+        """Note measured seconds, and what the uncorrected model says of it. Return whether the factor changed."""
         if measured_s <= 0.0 or foreseen_s <= 0.0 or math.isinf(foreseen_s):
             return False
         kept = 0.5 ** (1.0 / _HALF_LIFE)

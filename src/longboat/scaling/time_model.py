@@ -99,12 +99,16 @@ class TimeModel:
 
     def _learn(self, seen: ModelObservation, rate: float) -> bool:
         # tokens may pass where no response ends
-        measured = [(max(1, one.ended), one.itl_ms.p50) for one in seen.latencies if one.itl_ms is not None]
+        measured = [
+            (max(1, one.ended), one.itl_ms.p50 if one.itl_mean_ms is None else one.itl_mean_ms)
+            for one in seen.latencies
+            if one.itl_ms is not None
+        ]
         if self._mix is None or seen.ready == 0 or not measured or seen.starting:
             return False
-        median_s = sum(count * value for count, value in measured) / sum(count for count, _ in measured) / 1e3
+        measured_s = sum(count * value for count, value in measured) / sum(count for count, _ in measured) / 1e3
         foreseen_s = step_s(rate / seen.ready, seen.running / seen.ready, self._mix, self._foreseen)
-        if not self._correction.learn(median_s, foreseen_s):
+        if not self._correction.learn(measured_s, foreseen_s):
             return False
         self._speed = slower(self._foreseen, self._correction.factor)
         return True

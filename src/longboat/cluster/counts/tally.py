@@ -47,6 +47,7 @@ class TallyOfModel:
                         ended=ended,
                         ttft_ms=quantiles["ttft"],
                         itl_ms=quantiles["itl"],
+                        itl_mean_ms=_mean_ms(histograms["itl"]),
                         late=_late(histograms["ttft"], ttft_bounds_s, target, int(name)),
                     )
                 )
@@ -145,6 +146,11 @@ def _above(counts: Sequence[float], bounds: Sequence[float], limit: float) -> fl
             above += count * (upper - max(lower, limit)) / (upper - lower)
         lower = upper
     return above
+
+
+def _mean_ms(counts: Sequence[float]) -> float | None:
+    total = sum(counts[:-1])
+    return counts[-1] / total * MS_PER_S if total else None
 
 
 def quantiles_of(counts: Sequence[float], bounds: Sequence[float]) -> Quantiles | None:
