@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,7 +109,8 @@ def test_twins_scaler_decides_from_the_looks_what_was_decided_live(objectives: t
 
 
 def test_strict_objective_of_one_class_asks_for_more_and_each_class_is_judged_by_its_own() -> None:
-    (lax, lax_counts), (strict, strict_counts) = live(fleet(LAX)), live(fleet(STRICT, LAX))
+    lax_first, strict_first = (replace(one, itl_ms=None) for one in (LAX, STRICT))
+    (lax, lax_counts), (strict, strict_counts) = live(fleet(lax_first)), live(fleet(strict_first, lax_first))
     assert strict_counts[-1]["m"] > lax_counts[-1]["m"]
     late = [{one["priority"]: one["late"] for one in look["seen"][0]["latencies"]} for look in strict["looks"]]
     told = [classes for classes in late if len(classes) == 2]
@@ -118,11 +120,18 @@ def test_strict_objective_of_one_class_asks_for_more_and_each_class_is_judged_by
 
 
 def test_a_class_without_an_objective_is_late_for_none() -> None:
-    (document, _) = live(fleet(STRICT))
+    (document, _) = live(fleet(replace(STRICT, itl_ms=None)))
     late = [{one["priority"]: one["late"] for one in look["seen"][0]["latencies"]} for look in document["looks"]]
     told = [classes for classes in late if len(classes) == 2]
     assert told
     assert all(classes[0] is not None and classes[2] is None for classes in told)
+
+
+def test_late_first_tokens_are_not_all_that_is_late_where_other_tokens_have_a_limit() -> None:
+    """Few late first tokens took the room away, and the limit between tokens was missed."""
+    (document, _) = live(fleet(LAX))
+    counted = {one["late"] for look in document["looks"] for one in look["seen"][0]["latencies"]}
+    assert counted == {None}
 
 
 def test_streams_of_which_none_ended_since_the_last_look_stop_no_decision() -> None:

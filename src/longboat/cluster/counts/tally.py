@@ -128,12 +128,13 @@ class Tally:
 
 
 def _late(ttft: Sequence[float], bounds: Sequence[float], target: ScalingTarget, priority: int) -> int | None:
-    """Return how many first tokens came late; None where the target has no limit for those of the class.
+    """Return how many first tokens came late; None where the class has no limit for them, or one for other tokens too.
 
-    Gateways count each time between two tokens, and not means of responses, so those do not count here.
+    Gateways count each time between two tokens, and not means of responses: where those have a limit too, the late
+    first tokens alone would say that all is well.
     """
     objective = target.objective(priority) if isinstance(target, SloTarget) else None
-    if objective is None or objective.ttft_ms is None:
+    if objective is None or objective.ttft_ms is None or objective.itl_ms is not None:
         return None
     return round(_above(ttft, bounds, objective.ttft_ms / MS_PER_S))
 
