@@ -152,6 +152,11 @@ def test_sessions_are_the_same_for_the_same_seed() -> None:
     assert first == second
 
 
+def test_a_count_of_sessions_with_a_fraction_is_named_as_no_whole_number() -> None:
+    with pytest.raises(UserInputError, match=r"'4\.5' is not a whole number"):
+        parse_sessions("sessions:systems=4.5")
+
+
 @pytest.mark.parametrize("text", ["sessions:rat=4", "sessions:rate=many", "sessions:rate=0", "sessions:turns"])
 def test_settings_of_sessions_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises(UserInputError) as raised:

@@ -49,7 +49,8 @@ def parse_sessions(text: str) -> Sessions:
         try:
             values[name] = kinds[name](value)
         except ValueError:
-            raise UserInputError(f"{part!r}: {value!r} is not a number", hint=f"they have {known}") from None
+            what = "a number" if kinds[name] is float else "a whole number"
+            raise UserInputError(f"{part!r}: {value!r} is not {what}", hint=f"they have {known}") from None
         if not 0 < values[name] < 1e9 and not (name in ("system", "think", "token") and values[name] == 0):
             raise UserInputError(f"{part!r} is not above 0 and below 1e9", hint=f"they have {known}")
     return Sessions(**values)  # type: ignore[arg-type]
