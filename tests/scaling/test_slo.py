@@ -49,7 +49,7 @@ def scaled(**changes: object) -> ScaledModel:
 
 def played(
     rate_at: Callable[[float], float], until_s: float, *, cold_s: float = 30.0, initial: int = 2, slower: float = 1.0,
-    most: float = 20.0, **changes: object,
+    most: float = 20.0, as_reported: bool = False, **changes: object,
 ) -> ScaledResult:  # fmt: skip
     """Play requests of an uneven Poisson process. slower: what replicas take, over what the planner said"""
     draw, at_s, requests = random.Random(3), 0.0, []
@@ -65,6 +65,7 @@ def played(
         objective=OBJECTIVE,
         initial=initial,
         cold_start_s=cold_s,
+        as_reported=as_reported,
     )
     model = scaled(initial_replicas=initial, cold_start_s=cold_s, **changes)
     return simulate_scaled(fleet, iter(requests), Scaler([model]))
@@ -74,6 +75,12 @@ def test_steady_load_keeps_the_objective_and_starts_nothing_twice() -> None:
     result = played(lambda t: 6.0, 1500.0, initial=5)
     assert result.kept_share > 0.99
     assert result.starts <= 3
+    assert 3 <= result.moments[-1].wanted <= 7
+
+
+def test_what_gateways_report_is_enough_to_keep_the_objective() -> None:
+    result = played(lambda t: 6.0, 600.0, initial=5, as_reported=True)
+    assert result.kept_share > 0.99
     assert 3 <= result.moments[-1].wanted <= 7
 
 

@@ -11,6 +11,7 @@ from longboat.core.scaling import Latency, ModelObservation, Quantiles, Starting
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.scaling.scaler import Scaler
 from longboat.simulator.engine.job import Job
+from longboat.simulator.results.histogram import Histogram
 from longboat.simulator.scaled.scaled_fleet import Moment, ScaledFleet, ScaledResult
 from longboat.simulator.scaled.scaled_replica import ScaledReplica
 from longboat.simulator.timeline import Timeline
@@ -37,13 +38,14 @@ def simulate_scaled(fleet: ScaledFleet, requests: Iterable[TraceRequest], scaler
 class _Counts:
     """Requests and tokens since the last tick."""
 
-    __slots__ = ("arrived", "ended", "itl_ms", "late", "lengths", "output_tokens", "prompt_tokens", "ttft_ms")
+    __slots__ = ("arrived", "ended", "gaps_s", "itl_ms", "late", "lengths", "output_tokens", "prompt_tokens", "ttft_ms")
 
     def __init__(self) -> None:
         self.arrived = self.ended = self.late = self.prompt_tokens = self.output_tokens = 0
         self.ttft_ms: list[float] = []
         self.itl_ms: list[float] = []
         self.lengths: list[tuple[int, int]] = []
+        self.gaps_s = Histogram()
 
 
 class _Run:  # size: the state of one run
@@ -107,6 +109,11 @@ class _Run:  # size: the state of one run
     def first_token(self, job: Job, now_s: float) -> None:
         """Note the time to a first token."""
         self._counts.ttft_ms.append((now_s - job.arrived_s) * 1e3)
+
+    def gaps(self, first_s: float, growth_s: float, steps: int, sequences: int) -> None:
+        """Note single times between tokens, if the scaler sees them."""
+        if self._fleet.as_reported:
+            self._counts.gaps_s.add_series(first_s, growth_s, steps, sequences)
 
     def ended(self, replica: ScaledReplica, job: Job, now_s: float) -> None:
         """Note how a request was served, and give its place to one that waits."""
@@ -201,12 +208,14 @@ class _Run:  # size: the state of one run
     def _observation(
         self, counts: _Counts, now_s: float, ready: int, starting: list[ScaledReplica], draining: int
     ) -> ModelObservation:
+        as_reported, objective, gaps_s = self._fleet.as_reported, self._fleet.objective, counts.gaps_s
         latency = Latency(
             priority=1,
             ended=counts.ended,
             ttft_ms=_quantiles(counts.ttft_ms),
-            itl_ms=_quantiles(counts.itl_ms),
-            late=counts.late,
+            itl_ms=_quantiles([gaps_s.quantile(0.5) * 1e3] if gaps_s.count else counts.itl_ms),
+            itl_mean_ms=gaps_s.mean * 1e3 if gaps_s.count else None,
+            late=None if as_reported and objective.itl_ms is not None else counts.late,
         )
         return ModelObservation(
             model=self._fleet.model,
@@ -215,7 +224,7 @@ class _Run:  # size: the state of one run
             prompt_tokens=counts.prompt_tokens,
             output_tokens=counts.output_tokens,
             ended=counts.ended,
-            lengths=tuple(counts.lengths[:: max(1, -(-len(counts.lengths) // _SAMPLE))]),
+            lengths=() if as_reported else tuple(counts.lengths[:: max(1, -(-len(counts.lengths) // _SAMPLE))]),
             running=self._running,
             waiting=len(self._waiting),
             ready=ready,
