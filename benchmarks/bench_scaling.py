@@ -34,7 +34,7 @@ def main() -> int:
     kept, rows, curves = KeptValues(options.keep), list[Row](), dict[str, Lines]()
     for load in _loads(options):
         for cold_s in map(float, options.cold_starts.split(",")):
-            ours, lines = ours_of(load, cold_s, kept)
+            ours, lines = ours_of(load, cold_s, kept, as_reported=options.as_reported)
             curves[f"{load.name}, cold start {cold_s:g} s"] = lines
             rows += [ours, minimum_of(load, cold_s, kept)[0]]
             rows += knowing_of(load, cold_s, kept) if options.knowing or not options.alone else []
@@ -73,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cold-starts", default=",".join(f"{one:g}" for one in COLD_STARTS_S), help="in seconds")
     parser.add_argument("--alone", action="store_true", help="without the peers")
     parser.add_argument("--knowing", action="store_true", help="with the rule that measures the load exactly, if alone")
+    parser.add_argument("--as-reported", action="store_true", help="our scaler sees what gateways report, and no more")
     parser.add_argument("--keep", type=Path, default=Path("build/scaling-cells.jsonl"), help="file for kept figures")
     parser.add_argument("--drawn", type=Path, help="folder for pictures of our runs of the shapes")
     parser.add_argument("--json", type=Path, help="file for all figures")

@@ -68,16 +68,17 @@ def minimum_of(load: Load, cold_s: float, kept: KeptValues) -> tuple[Row, int]:
     return Row(load.name, cold_s, "clairvoyant", 0.0, share, replica_s, 1.0, starts, 0.0), int(found["initial"])
 
 
-def ours_of(load: Load, cold_s: float, kept: KeptValues) -> tuple[Row, Lines]:
-    """Return what came of the scaler, and its curves."""
+def ours_of(load: Load, cold_s: float, kept: KeptValues, *, as_reported: bool = False) -> tuple[Row, Lines]:
+    """Return what came of the scaler, and its curves. as_reported: where it sees what gateways report"""
     least, initial = minimum_of(load, cold_s, kept)
 
     def made() -> dict[str, object]:
-        result = run_ours(load, cold_s, initial)
+        result = run_ours(load, cold_s, initial, as_reported=as_reported)
         row = _row(load, cold_s, OURS, 0.0, result, least.replica_s)
         return {"row": asdict(row), "lines": lines_of(result)}
 
-    found = kept.get(f"{OURS} {source_digest()} {_place(load, cold_s)}", made)
+    name = f"{OURS} as reported" if as_reported else OURS
+    found = kept.get(f"{name} {source_digest()} {_place(load, cold_s)}", made)
     return Row(**found["row"]), found["lines"]
 
 

@@ -41,14 +41,16 @@ def run_rule(load: Load, make: Callable[[ScaledModel], Rule], cold_start_s: floa
     return _run(load, make, cold_start_s, initial, FixedTarget())
 
 
-def run_ours(load: Load, cold_start_s: float, initial: int) -> ScaledResult:
+def run_ours(load: Load, cold_start_s: float, initial: int, *, as_reported: bool = False) -> ScaledResult:
     """Play the load under the scaler's own rule for objectives."""
-    return _run(load, rule_for, cold_start_s, initial, SloTarget(objectives=(load.objective,)))
+    target = SloTarget(objectives=(load.objective,))
+    return _run(load, rule_for, cold_start_s, initial, target, as_reported=as_reported)
 
 
 def _run(
-    load: Load, make: Callable[[ScaledModel], Rule], cold_s: float, initial: int, target: ScalingTarget
-) -> ScaledResult:
+    load: Load, make: Callable[[ScaledModel], Rule], cold_s: float, initial: int, target: ScalingTarget,
+    *, as_reported: bool = False,
+) -> ScaledResult:  # fmt: skip
     fleet = ScaledFleet(
         time=load.time,
         limits=load.limits,
@@ -57,6 +59,7 @@ def _run(
         cold_start_s=cold_s,
         begin_s=load.begin_s,
         tick_s=load.tick_s,
+        as_reported=as_reported,
     )
     model = ScaledModel(
         name=fleet.model,
