@@ -66,10 +66,10 @@ def start(
         require_ray()
         _up(resume_node(on_progress=_progress()), block=block)
         return
-    if bool(join) == (head or local):
-        raise UserInputError(
-            "neither a new cluster nor one to join is chosen", hint="--head, --local, or --join ADDRESS"
-        )
+    chosen = [name for name, value in (("--head", head), ("--local", local), ("--join", join)) if value]
+    if len(chosen) != 1:
+        told = f"{' and '.join(chosen)} together" if chosen else "neither a new cluster nor one to join is chosen"
+        raise UserInputError(told, hint="give one of --head, --local and --join ADDRESS")
     if join and port is not None:
         raise UserInputError(
             "--port belongs to a head; the port of --join is part of its address",
