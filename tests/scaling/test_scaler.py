@@ -98,6 +98,24 @@ def test_bounds_hold_and_the_reason_names_them() -> None:
     assert play(Scaler([scaled(min_replicas=2)]), 1)[-1].replicas == 2
 
 
+@pytest.mark.parametrize(
+    ("bounds", "count", "seen", "told"),
+    [
+        ({"max_replicas": 3}, 1, {"running": 80}, ": 3 in 30 s, if it stays so"),
+        ({"max_replicas": 3}, 3, {"running": 80}, "; the maximum is reached"),
+        ({"min_replicas": 2}, 4, {}, ": 2 in 600 s, if it stays so"),
+        ({"min_replicas": 2}, 2, {}, "; the minimum is 2"),
+        ({"min_replicas": 0}, 4, {}, ": 1 in 600 s, if it stays so"),
+        ({"min_replicas": 0}, 1, {}, ": 0 in 600 s, if it stays so"),
+    ],
+)
+def test_a_count_that_is_announced_is_one_that_comes(
+    bounds: dict[str, int], count: int, seen: dict[str, int], told: str
+) -> None:
+    (decision,) = play(Scaler([scaled(**bounds)], counts={"m": count}), 1, ready=count, **seen)
+    assert decision.reason.endswith(told)
+
+
 def test_model_that_is_not_seen_keeps_its_count() -> None:
     scaler = Scaler([scaled()], counts={"m": 4})
     (decision,) = scaler.decide(BEGIN_S)

@@ -19,8 +19,10 @@ class OngoingRule:
     starts one at once. Where there was room for a part of the wanted replicas only, the rest stays wanted.
     """
 
-    def __init__(self, target: OngoingTarget) -> None:
+    def __init__(self, target: OngoingTarget, *, least: int, most: int) -> None:
+        """least, most: the model's bounds, which the count that is announced keeps"""
         self._target = target
+        self._least, self._most = least, most
         self._seen: deque[tuple[float, int]] = deque()  # times, and requests then
         self._direction = 0  # of the change that is wanted and not made yet
         self._since_s = 0.0  # when it was wanted first
@@ -63,14 +65,22 @@ class OngoingRule:
         left_s = self._since_s + delay_s - now_s
         if direction == 0:
             return Want(replicas=current, reason=words, terms=terms)
+        least = 1 if direction < 0 and current > 1 else 0  # the last one leaves by itself, after a delay of its own
+        desired = max(least, desired)
         if left_s > 1e-6:
-            return Want(replicas=current, reason=f"{words}: {desired} in {left_s:.0f} s, if it stays so", terms=terms)
+            return Want(replicas=current, reason=f"{words}{self._coming(current, desired, left_s)}", terms=terms)
         if direction > 0:
             self._wanted = desired
         else:
             self._direction = 0
-        least = 1 if direction < 0 and current > 1 else 0  # the last one leaves by itself, after a delay of its own
-        return Want(replicas=max(least, desired), reason=f"{words}, for {delay_s:g} s", terms=terms)
+        return Want(replicas=desired, reason=f"{words}, for {delay_s:g} s", terms=terms)
+
+    def _coming(self, current: int, desired: int, left_s: float) -> str:
+        """Return what a change will lead to within the bounds, in words."""
+        count = min(max(desired, self._least), self._most)
+        if count != current:
+            return f": {count} in {left_s:.0f} s, if it stays so"
+        return "; the maximum is reached" if desired > current else f"; the minimum is {self._least}"
 
     def _delay_s(self, direction: int, current: int) -> float:
         if direction > 0:

@@ -22,7 +22,7 @@ MAX_GAP_S = 30.0
 def rule_for(model: ScaledModel) -> Rule:
     """Return the rule that counts the model's replicas."""
     if isinstance(model.target, OngoingTarget):
-        return OngoingRule(model.target)
+        return OngoingRule(model.target, least=model.min_replicas, most=model.max_replicas)
     if isinstance(model.target, SloTarget):
         return SloRule(model, model.target)
     return FixedRule(model.min_replicas)
