@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
+from rich.console import Console
 
 from longboat.cli.shared.interrupts import interrupt_deferred, no_interrupt, terminates_as_interrupt
+from longboat.cluster.ray.session import sigterm_kept
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -63,3 +66,28 @@ def test_what_nohup_ignores_stays_ignored(block: Callable[[], AbstractContextMan
     with block():
         send(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_taking_down_outlives_the_reader_of_its_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    console = Console(stderr=name == "stderr")
+    with open(writer, "w", encoding="utf-8") as unread:
+        monkeypatch.setattr(sys, name, unread)
+        os.close(reader)
+        with no_interrupt():
+            console.print("taking the fleet down …")
+            print("warning", file=getattr(sys, name), flush=True)
+        assert getattr(sys, name) is unread
+
+
+def test_ray_does_not_change_what_a_command_exits_with() -> None:
+    with terminates_as_interrupt(), pytest.raises(KeyboardInterrupt):
+        with sigterm_kept():
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+        send(signal.SIGTERM)
+    with sigterm_kept():
+        pass
+    with pytest.raises(SystemExit) as left:
+        send(signal.SIGTERM)
+    assert left.value.code == 143

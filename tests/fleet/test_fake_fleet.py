@@ -222,11 +222,13 @@ def test_down_leaves_nothing_behind(up: FleetLab) -> None:
     wait_until("no process is left", lambda: not [pid for pid in up.processes() if pid != os.getpid()], 60)
 
 
-def test_interrupting_up_takes_down_what_it_started(lab: FleetLab) -> None:
+def test_ending_up_takes_down_what_it_started_also_where_its_output_has_no_reader(lab: FleetLab) -> None:
     process = lab.popen("up", lab.write(ONE))
-    wait_until("the model answers", lambda: lab.answers("a"), 240)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=90)
+    assert process.stdout is not None
+    assert any("Ctrl-C takes it down" in line for line in process.stdout)
+    process.stdout.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=90) == 143
     wait_until("no process is left", lambda: not [pid for pid in lab.processes() if pid != os.getpid()], 60)
 
 

@@ -248,5 +248,6 @@ def _start_cluster(console: Console) -> tuple[dict[str, str], bool]:
 def _stop_cluster(console: Console) -> None:
     from longboat.cluster.host.ray_node import stop_node
 
-    console.print("stopping the local cluster …")
-    stop_node()
+    with no_interrupt():
+        console.print("stopping the local cluster …")
+        stop_node()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO
 
 __all__ = ("exit_code", "interrupt_deferred", "no_interrupt", "terminates_as_interrupt")
 
@@ -34,8 +36,15 @@ def exit_code(interrupt: KeyboardInterrupt) -> int:
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Ignore a second Ctrl-C, SIGTERM and the end of the terminal, so that no half of a fleet is left behind."""
-    with _handled(ENDING, lambda number, _: _leave_terminal(number)):
+    """Ignore a second Ctrl-C, SIGTERM and the end of the terminal, so that no half of a fleet is left behind.
+
+    Ctrl-C ends all commands of a pipe: text for one that has ended (``| tee up.log``) is dropped.
+    """
+    with (
+        _handled(ENDING, lambda number, _: _leave_terminal(number)),
+        redirect_stdout(_Unread(sys.stdout)),
+        redirect_stderr(_Unread(sys.stderr)),
+    ):
         yield
 
 
@@ -66,12 +75,42 @@ def _handled(numbers: tuple[signal.Signals, ...], handler: Handler) -> Iterator[
             signal.signal(number, earlier)
 
 
+class _Unread:
+    """A stream that drops its text where that cannot be written, because its reader has ended."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._dropped():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropped():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _dropped(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            _send_nowhere(self._stream.fileno())
+
+
 def _leave_terminal(number: int) -> None:
     """After a hang-up, writing to the terminal fails, and would end what takes things down."""
     if number != signal.SIGHUP:
         return
     for descriptor in (1, 2):
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, descriptor)
-            os.close(nowhere)
+            _send_nowhere(descriptor)
+
+
+def _send_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import signal
 import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from longboat.cluster.protocol.messages import FleetReport
     from longboat.core.topology import Node
 
-__all__ = ("Session", "listening_dashboard", "require_ray", "written_by_dashboard")
+__all__ = ("Session", "listening_dashboard", "require_ray", "sigterm_kept", "written_by_dashboard")
 
 CALL_TIMEOUT_S = 15.0
 LISTEN_S = 5.0
@@ -57,6 +61,24 @@ def _require_listener(address: str) -> bool:
     except OSError as error:
         raise ClusterError(f"no cluster answers at {address}: {error}", hint=NO_CLUSTER_HINT) from error
     return True
+
+
+@contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Keep what SIGTERM does to this command, which Ray would end with exit code 15.
+
+    A command that leaves SIGTERM alone exits with 143, as a shell expects, after its clean-up.
+    """
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, leave if before in (signal.SIG_DFL, None) else before)
 
 
 def listening_dashboard(address: Callable[[], str | None], within_s: float = DASHBOARD_S, gcs: str = "") -> str:
@@ -110,13 +132,14 @@ class Session(FleetView):
         import ray
 
         try:
-            context = ray.init(
-                address=env["RAY_ADDRESS"],
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=True,
-            )
+            with sigterm_kept():
+                context = ray.init(
+                    address=env["RAY_ADDRESS"],
+                    namespace=NAMESPACE,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=True,
+                )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             why = (str(error.__cause__ or "") or str(error)).splitlines()[0]  # Ray's own words leave the cause out
             raise ClusterError(f"no cluster answers at {env['RAY_ADDRESS']}: {why}", hint=NO_CLUSTER_HINT) from error
