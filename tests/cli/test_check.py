@@ -40,6 +40,14 @@ def test_a_file_without_mistakes_is_said_to_have_none(longboat: Callable[..., Do
     assert "tiny, b" in done.stdout
 
 
+def test_a_folder_is_not_named_as_the_file_that_is_missing(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    (folder := tmp_path / "fleet.yaml").mkdir()
+    assert "fleet.yaml is a folder, not a fleet file" in " ".join(longboat("check", str(folder)).stderr.split())
+    (folder / "mine.yaml").write_text("builtin:tiny")
+    assert "mine.yaml" in longboat("check", str(folder)).stderr
+    assert "there is" not in longboat("check", str(tmp_path / "flet.yaml")).stderr
+
+
 def test_everything_that_the_file_shows_is_told(longboat: Callable[..., Done], tmp_path: Path) -> None:
     (path := tmp_path / "fleet.yaml").write_text(MISTAKEN)
     done = longboat("check", str(path))

@@ -71,6 +71,8 @@ def _text(name: str) -> str:
             raise UserInputError("stdin is closed", hint="name a fleet file")
         return _bounded(sys.stdin.read(MAX_FILE_BYTES + 1), "stdin")
     path = Path(name)
+    if path.is_dir():
+        raise UserInputError(f"{name} is a folder, not a fleet file", hint=_near(path / path.name))
     if not _can_be_read(path):
         raise UserInputError(f"no file {name}", hint=_near(path))
     return _read(path)
@@ -97,6 +99,6 @@ def _read(path: Path) -> str:
 
 
 def _near(path: Path) -> str:
-    names = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    names = [p.name for p in path.parent.glob("*.y*ml") if _can_be_read(p)] if path.parent.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1) or names[:1]
     return f"there is {path.parent / close[0]}" if close else "write one, or name a model: longboat up builtin:tiny"
