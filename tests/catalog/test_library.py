@@ -172,3 +172,9 @@ def test_mac_is_answered_with_the_names_of_chips(name: str) -> None:
         LIBRARY.accelerators.find(name)
     assert "M3 Ultra" in refused.value.hint
     assert "M4 Max" in refused.value.hint
+
+
+def test_a_name_that_is_near_none_gets_the_command_that_lists_them() -> None:
+    with pytest.raises(UserInputError) as refused:
+        LIBRARY.accelerators.find("zzzzzz")
+    assert refused.value.hint.startswith("longboat plan list cards ")

@@ -62,7 +62,8 @@ class Shelf(Mapping[str, E]):
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
-            else "longboat plan list shows the known names; add others in a catalog file: docs/guides/plan.md"
+            else "longboat plan list cards (models, networks, engines, prices) shows the known names; "
+            "add others in a catalog file: docs/guides/plan.md"
         )
         what = f"unknown {self.kind} {name!r}"
         raise UserInputError(what, hint=hint, problems=(Problem(where=where, what=what, hint=hint),))
