@@ -43,5 +43,5 @@ def test_a_host_that_cannot_leave_the_file_is_not_removed(tmp_path: Path, monkey
     monkeypatch.setattr(run, "take_down", take_down)
     path = tmp_path / "hosts.yaml"
     path.write_text("hosts: [one, two]\ninstall: {index: longboat==0.1.0}\n")
-    with pytest.raises(UserInputError, match="a line of its own"):
+    with pytest.raises(UserInputError, match="a list in one line"):
         run.run_remove(path, "two")

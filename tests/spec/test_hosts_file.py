@@ -65,6 +65,7 @@ def test_names_are_hosts_and_the_first_is_the_head() -> None:
             f"hosts: [a]\nfolders: {{software: /srv/lb/software, run: /srv/lb}}\n{WHEEL}",
             ["folders: software '/srv/lb/software' lies in run '/srv/lb', which longboat cluster remove deletes"],
         ),
+        (f"hosts: []\n{WHEEL}", ["hosts: it is empty"]),
         ("hosts: [a]\ninstall: {wheel: a.whl, index: b}\n", ["install: wheel and index are given"]),
         (
             f"hosts: [a]\nport: 80\nusr: x\n{WHEEL}",
@@ -118,5 +119,5 @@ def test_added_host_follows_a_last_host_of_several_lines() -> None:
 
 
 def test_hosts_in_one_line_are_not_edited() -> None:
-    with pytest.raises(UserInputError, match="a line of its own"):
+    with pytest.raises(UserInputError, match="a list in one line"):
         with_host(f"hosts: [one]\n{WHEEL}", "two")

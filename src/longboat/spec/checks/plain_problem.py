@@ -30,6 +30,8 @@ def plain_problem(
     if kind == "missing":
         told = missing.get(str(path[-1]), f"write {path[-1]}")
         return Problem(where=where, what=f"{path[-1]} is missing", hint=told)
+    if kind == "too_short" and not value:
+        return Problem(where=where, what="it is empty", hint=missing.get(str(path[-1]), hint))
     if "hint" in (context := error.get("ctx", {})):
         return Problem(where=where, what=context["what"], hint=context["hint"])
     return basic_problem(error, where) or Problem(where=where, what=f"{shown(value)}: {error['msg']}", hint=hint)

@@ -8,7 +8,7 @@ from longboat.core.errors import UserInputError
 
 __all__ = ("with_host", "without_host")
 
-BY_HAND = "change the list of hosts by hand"
+BY_HAND = "write a '- HOST' line below hosts: for each host, or change the list by hand"
 
 
 def with_host(text: str, host: str) -> str:
@@ -37,7 +37,8 @@ def _items(text: str) -> list[yaml.Node]:
     for key, value in pairs:
         if key.value == "hosts" and isinstance(value, yaml.SequenceNode) and not value.flow_style:
             return list(value.value)
-    raise UserInputError("each host needs a line of its own", hint=BY_HAND)
+    what = "hosts: is a list in one line, and only one with a line for each host is edited"
+    raise UserInputError(what, hint=BY_HAND)
 
 
 def _end_line(node: yaml.Node, lines: list[str]) -> int:
