@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from longboat.core.errors import ClusterError
+from longboat.user import user_home
 
 __all__ = ("home_folder", "log_path", "node_folder", "open_files", "owner_name", "private_folder", "run_folder")
 
@@ -24,7 +25,7 @@ def home_folder(env: Mapping[str, str] = os.environ) -> Path:
     """``LONGBOAT_HOME``, else the user's data folder: engine environments, overlays, generated models."""
     if explicit := env.get("LONGBOAT_HOME"):
         return Path(explicit).absolute()
-    data = env.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    data = env.get("XDG_DATA_HOME") or str(user_home() / ".local" / "share")
     return Path(data) / "longboat"
 
 

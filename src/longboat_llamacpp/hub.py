@@ -56,7 +56,7 @@ def _settle(path: Path) -> None:
 
 def _hub_home() -> Path:
     """Return the hub's own folder on this machine."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(os.environ.get("HF_HOME") or Path(caches) / "huggingface")
 
 

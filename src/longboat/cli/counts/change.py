@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from longboat.cluster.counts.by_hand import Hold
 from longboat.cluster.ray.count_changes import Verb, change_hold
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import Phase
+from longboat.user import user_name
 
 if TYPE_CHECKING:
     from longboat.cluster.protocol.messages import FleetReport
@@ -52,7 +52,7 @@ def _count(text: str) -> int | None:
 
 def _run(model: str, verb: Verb, *, asked: int | None = None, wait: bool, timeout_s: float) -> None:
     with connect() as session:
-        hold = change_hold(session, model, verb, asked=asked, by=f"{getpass.getuser()}@{socket.gethostname()}")
+        hold = change_hold(session, model, verb, asked=asked, by=f"{user_name()}@{socket.gethostname()}")
         _end(session, model, hold, wait=wait, timeout_s=timeout_s)
 
 

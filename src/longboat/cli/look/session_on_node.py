@@ -6,7 +6,6 @@ Ray would take seconds of work to load, just where the parts of the node need th
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longboat.cli import STATUS_S
@@ -20,6 +19,7 @@ from longboat.cluster.host.record import load_record
 from longboat.cluster.node.door_client import door_path
 from longboat.core.errors import ClusterError, no_fleet
 from longboat.folders import run_folder
+from longboat.user import user_home
 
 if TYPE_CHECKING:
     from longboat.cluster.ray.session import Session
@@ -66,7 +66,7 @@ def _is_fleet_here(wait: Wait, env: dict[str, str], error: ClusterError) -> bool
         return False
     if not record.dashboard:  # a daemon that ends in order takes its door with it; one that is killed does not
         return wait.left_s > wait.limit_s / 2 and door_path(run_folder()).exists()
-    token = cluster_token({**os.environ, **env}, Path.home())
+    token = cluster_token({**os.environ, **env}, user_home())
     try:
         if not ServeApplications(ServeRest(f"http://{record.dashboard}", token, DASHBOARD_S)).has_fleet():
             raise no_fleet()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
@@ -17,6 +16,7 @@ from longboat.cli.model_orders.order import StartOrder, start_model, started_val
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cli.shared.console import make_console
 from longboat.core.errors import UserInputError
+from longboat.user import user_name
 
 __all__ = ("run_start", "run_stop")
 
@@ -53,7 +53,7 @@ def _order(given: Mapping[str, object]) -> StartOrder:
     fields = {name: value for name, value in given.items() if value not in ("", None)}
     if isinstance(price := fields.get("price"), str):
         fields["price"] = _price(price)
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = f"{user_name()}@{socket.gethostname()}"
     try:
         return msgspec.convert({**fields, "order": "start", "by": by}, StartOrder)
     except msgspec.ValidationError as error:

@@ -14,6 +14,7 @@ from longboat.cluster.node.door_client import DoorClient, DoorClosedError
 from longboat.cluster.node.write_turn import writing
 from longboat.cluster.ray.fleet_view import FleetView
 from longboat.core.errors import ClusterError
+from longboat.user import user_home
 
 if TYPE_CHECKING:
     from longboat.cluster.protocol.messages import FleetReport
@@ -38,7 +39,7 @@ class QuickSession(FleetView):
         found = self._door.ask("cluster")
         if not found["dashboard"] or str(found["gcs_address"]) != env["RAY_ADDRESS"]:
             raise ClusterError("this node's daemon does not know the cluster's dashboard yet")
-        token = cluster_token({**os.environ, **env}, Path.home())
+        token = cluster_token({**os.environ, **env}, user_home())
         super().__init__(env["RAY_ADDRESS"], str(found["dashboard"]), token)
         # Seconds since this node heard the controller; None: an older daemon does not say it.
         self.heard_s: float | None = found.get("heard_s")

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from longboat.cluster.counts.preferred_nodes import NodeFacts, all_are_placed, without_replicas
@@ -28,6 +27,7 @@ from longboat.cluster.protocol.messages import Announcement, FleetReport, NodeOr
 from longboat.cluster.protocol.node_entry import read_node
 from longboat.core.topology import Node
 from longboat.telemetry import logger
+from longboat.user import user_home
 
 __all__ = ("FleetController",)
 
@@ -229,7 +229,7 @@ def _carry_out(step: Step, dashboard: str) -> None:
     from longboat.cluster.host.cluster_token import cluster_token
     from longboat.cluster.node.write_turn import writing
 
-    rest = ServeRest(dashboard, cluster_token(os.environ, Path.home()))
+    rest = ServeRest(dashboard, cluster_token(os.environ, user_home()))
     with writing():
         document = document_after(rest.details().get("applications", {}), step)
         if document is not None:

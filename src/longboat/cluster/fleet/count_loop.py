@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from longboat.cluster.counts.keeper import Change, CountKeeper
@@ -25,6 +24,7 @@ from longboat.core.states import Asleep, ReplicaState
 from longboat.spec.files.load import load_fleet
 from longboat.spec.scaling import scaled_models
 from longboat.telemetry import logger
+from longboat.user import user_home
 
 __all__ = ("CountLoop",)
 
@@ -69,7 +69,7 @@ class CountLoop:
         self.keeper.take([_with_speed(model, values) for model in models], values)
         dashboard = str(values.get("dashboard", ""))
         if dashboard and (self._rest is None or self._rest.url != dashboard):
-            self._rest = ServeRest(dashboard, cluster_token(os.environ, Path.home()))
+            self._rest = ServeRest(dashboard, cluster_token(os.environ, user_home()))
         self._read_s = -READ_EVERY_S
         self._news.set()
 

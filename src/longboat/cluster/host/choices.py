@@ -19,6 +19,7 @@ from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.disk_sync import sync
 from longboat.folders import home_folder, node_folder, private_folder
+from longboat.user import user_home
 
 __all__ = ("DEFAULT_PORT", "NodeRequest", "PortClaims", "decide", "taken_ports", "token_path")
 
@@ -56,7 +57,7 @@ def token_path(explicit: str = "", env: Mapping[str, str] = os.environ) -> Path:
     """Return the token's file: the given one, else Ray's variable, else Ray's default if it exists, else Longboat's."""
     if chosen := explicit or env.get("RAY_AUTH_TOKEN_PATH"):
         return Path(chosen).expanduser().absolute()
-    rays = default_token_file(Path.home())
+    rays = default_token_file(user_home())
     return rays if rays.exists() else home_folder(env) / "cluster_token"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.fleet.adapters import running_fleet
@@ -20,6 +19,7 @@ from longboat.cluster.node.write_turn import writing
 from longboat.cluster.protocol.node_entry import read_node
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 from longboat.telemetry import logger
+from longboat.user import user_home
 
 if TYPE_CHECKING:
     from longboat.cluster.preflight.checks import PreflightRequest
@@ -49,7 +49,7 @@ class ControllerSession:
 
     def __init__(self, dashboard: str, report: Report, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         """timeout_s: the time that the change may take, from now"""
-        self.rest = ServeRest(dashboard, cluster_token(os.environ, Path.home()))
+        self.rest = ServeRest(dashboard, cluster_token(os.environ, user_home()))
         self.apps = ServeApplications(self.rest)
         self._report = report
         self._loop = loop

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.fleet.applications import CONTROLLER_RESTARTS
@@ -23,6 +22,7 @@ from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_na
 from longboat.cluster.protocol.node_entry import read_node
 from longboat.cluster.ray.fleet_view import FleetView
 from longboat.core.errors import ClusterError
+from longboat.user import user_home
 
 if TYPE_CHECKING:
     from longboat.cluster.preflight.checks import PreflightRequest
@@ -127,7 +127,7 @@ class Session(FleetView):
         """
         require_ray()
         if _require_listener(env["RAY_ADDRESS"]):
-            env = {**env, **token_mode(env, Path.home(), gcs_refuses)}
+            env = {**env, **token_mode(env, user_home(), gcs_refuses)}
         os.environ.update({**env, **CONNECT_ENV})
         import ray
 
@@ -151,7 +151,7 @@ class Session(FleetView):
         except ray.exceptions.RayError as error:
             what = f"the cluster at {env['RAY_ADDRESS']} went away: {error}"
             raise ClusterError(what, hint=NO_CLUSTER_HINT) from error
-        super().__init__(gcs, dashboard, cluster_token(env, Path.home()))
+        super().__init__(gcs, dashboard, cluster_token(env, user_home()))
         self._controller: Any = None
 
     def __exit__(self, *_: object) -> None:

@@ -6,13 +6,13 @@ import hmac
 import os
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from longboat.cluster.host.cluster_token import cluster_token
 from longboat.cluster.protocol.messages import NodeReport, WeightsOrder
 from longboat.spec.types.fleet import Fleet
 from longboat.spec.types.source import is_fetched
+from longboat.user import user_home
 
 __all__ = ("WeightsOrders", "weights_values")
 
@@ -57,6 +57,6 @@ class WeightsOrders:
 
 def _token() -> str:
     """Return a token that only this cluster's nodes get: the same after a restart where the cluster has one."""
-    if known := cluster_token(os.environ, Path.home()):
+    if known := cluster_token(os.environ, user_home()):
         return hmac.digest(known.encode(), PURPOSE, "sha256").hex()
     return secrets.token_hex(32)

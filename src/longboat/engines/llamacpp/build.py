@@ -22,6 +22,7 @@ from pathlib import Path
 from longboat.core.errors import ClusterError, TransferError
 from longboat.disk_sync import sync
 from longboat.file_lock import FileLock
+from longboat.user import user_home
 
 __all__ = ("BUILD_RECIPE", "RPC_PROGRAM", "SERVER_PROGRAM", "SOURCE", "build_programs", "builds_folder")
 
@@ -77,7 +78,7 @@ _PROGRESS_PARTS = 10
 
 def builds_folder() -> Path:
     """Return the folder of everything that was built on this machine, outside LONGBOAT_HOME."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME") or str(user_home() / ".cache")
     return Path(cache) / "longboat" / "builds"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from longboat.core.errors import LongboatError, TransferError, UserInputError
+from longboat.user import user_home
 from longboat.weights.pieces.manifest import FileEntry, Manifest, make_manifest, parts_of, wanted_files, without_markers
 from longboat.weights.sources.credentials import hub_headers
 from longboat.weights.sources.hub import hub_address, list_hub
@@ -41,7 +42,7 @@ class Storage:
         self.source = source
         self._options = options
         self._env = env
-        self._home = home or Path.home()
+        self._home = home or user_home()
         self._location = locate(source)
         self._store: ObjectStore | None = None
 
