@@ -16,6 +16,7 @@ from longboat.cli.backup.command import backup, restore
 from longboat.cli.completion.deferred import defer
 from longboat.cli.completion.names import complete_model, complete_replica, complete_started
 from longboat.cli.dashboards.command import dashboards
+from longboat.cli.first_process import run_below_init
 from longboat.cli.gateway.commands import gateway_app
 from longboat.cli.hosts.commands import bundle, cluster_app
 from longboat.cli.keys.commands import keys_app
@@ -455,6 +456,7 @@ defer(app)
 
 def main() -> None:
     """Entry point: every error becomes what was wrong, where, and what to do next."""
+    run_below_init()
     write_every_sign()
     try:
         app()
