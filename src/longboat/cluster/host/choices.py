@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from longboat.cluster.host.cluster_token import default_token_file
+from longboat.cluster.host.hardware import node_cpus
 from longboat.cluster.host.nic import head_address, route_source
 from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
@@ -117,7 +118,7 @@ def decide(request: NodeRequest, run: Path, claims: PortClaims) -> RayOptions:
         storage=str(storage) if role == "head" else "",
         ports={purpose: claims.near(address, _PREFERRED_PORTS[purpose]) for purpose in purposes},
         labels=request.labels,
-        num_cpus=request.num_cpus,
+        num_cpus=float(node_cpus()) if request.num_cpus is None else request.num_cpus,
         num_gpus=request.num_gpus,
         is_local=request.is_local,
     )

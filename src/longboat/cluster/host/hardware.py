@@ -1,14 +1,17 @@
-"""How much memory engines may have on this node, and what its accelerators are called."""
+"""How many CPUs and how much memory engines may have on this node, and what its accelerators are called."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ("accelerator_name", "node_memory_bytes", "processor_name")
+__all__ = ("accelerator_name", "node_cpus", "node_memory_bytes", "processor_name")
 
-CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 NVIDIA = Path("/proc/driver/nvidia/gpus")
 PROCESSOR = Path("/proc/cpuinfo")
 NAME_AND_FLAGS = re.compile(r"^(?:model name|flags|Features)\s*:\s*(.+?)\s*$", re.MULTILINE)
@@ -18,16 +21,49 @@ MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 def node_memory_bytes() -> int:
     """Return the memory of the machine, or its limit, where that is less."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([whole, *(limit for path in CGROUPS if (limit := _limit(path)))])
+    names = ("memory.max", "memory.limit_in_bytes")  # of version 2 and 1
+    limits = (_first_number(folder / name) for folder in _cgroups() for name in names)
+    return min([whole, *(limit for limit in limits if limit > 0)])
 
 
-def _limit(path: Path) -> int:
-    """0: none, or no such file."""
+def node_cpus() -> int:
+    """Return how many CPUs this process may use: those it is bound to, or its quota, where that is less; at least 1.
+
+    Ray knows the quota too, but it rounds half a CPU to none, and takes CPUs that are closed to a container.
+    """
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    quotas = (quota for folder in _cgroups() if (quota := _quota(folder)) > 0)
+    return max(1, int(min([usable, *quotas])))
+
+
+def _cgroups() -> Iterator[Path]:
+    """Yield the folders of this process's cgroups, and of those above them, as far as a container shows them."""
     try:
-        text = path.read_text().strip()
+        rows = OWN_CGROUPS.read_text().splitlines()
+    except OSError:
+        rows = ["0::/"]
+    for row in rows:
+        controllers, _, path = row.partition(":")[2].partition(":")
+        top = CGROUPS / controllers
+        own = top / path.lstrip("/")
+        yield from (own, *(folder for folder in own.parents if folder.is_relative_to(top)))
+
+
+def _quota(cgroup: Path) -> float:
+    """Return how many CPUs the cgroup's processes may have together; 0 where there is no limit."""
+    if quota := _first_number(cgroup / "cpu.max"):  # version 2: "200000 100000", or "max 100000"
+        return quota / int((cgroup / "cpu.max").read_text().split()[1])
+    quota, period = _first_number(cgroup / "cpu.cfs_quota_us"), _first_number(cgroup / "cpu.cfs_period_us")
+    return quota / period if period else 0.0
+
+
+def _first_number(path: Path) -> int:
+    """Return the number at the begin of a file; 0 where there is none (``max``, -1), or no such file."""
+    try:
+        word = path.read_text().partition(" ")[0].strip()
     except OSError:
         return 0
-    return int(text) if text.isdecimal() else 0
+    return int(word) if word.isdecimal() else 0
 
 
 def accelerator_name(folder: Path = NVIDIA) -> str:

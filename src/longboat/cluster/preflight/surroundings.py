@@ -12,7 +12,7 @@ from longboat.builtin import describe, is_builtin, names
 from longboat.catalog.formats.hf_config import facts_from_config, read_config
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.catalog.readers.gguf_shape import facts_from_shape
-from longboat.cluster.host.hardware import node_memory_bytes
+from longboat.cluster.host.hardware import node_cpus, node_memory_bytes
 from longboat.cluster.preflight.adapters import Findings, adapter_paths, adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis, shape_of_file, with_knowledge
@@ -71,7 +71,7 @@ def this_machine() -> Node:
         node_id="local",
         address="127.0.0.1",
         hostname=socket.gethostname(),
-        num_cpus=float(os.cpu_count() or 1),
+        num_cpus=float(node_cpus()),
         num_gpus=float(gpus),
         memory_bytes=node_memory_bytes(),
         is_head=True,
