@@ -11,6 +11,7 @@ import uvloop
 
 from longboat.core.errors import LongboatError
 from longboat.gateway.config import GatewayConfig, decode_config
+from longboat.gateway.process.open_files import raise_open_files
 from longboat.gateway.process.server import serve_until_stopped
 from longboat.gateway.process.time_slice import request_short_time_slice
 from longboat.gateway.process.worker import follow_parent
@@ -29,6 +30,7 @@ def main() -> int:
         config = decode_config(sys.stdin.buffer.read())
         _calm_collector()
         request_short_time_slice()
+        raise_open_files()
         if config.parent_pid is not None:
             follow_parent(config.parent_pid)
         run = supervise_workers if config.processes > 1 and config.worker_index is None else serve_until_stopped

@@ -16,6 +16,7 @@ from longboat.gateway.admin.node_view import make_node
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import SWEEP_S, GatewayConfig
 from longboat.gateway.process.listener_certificate import ListenerCertificate
+from longboat.gateway.process.open_files import OpenFilesWatch
 from longboat.gateway.process.services import Services
 from longboat.gateway.process.steering import Steering
 from longboat.gateway.requests.connection import ClientConnection
@@ -137,10 +138,11 @@ class Gateway:
             await asyncio.sleep(0)
 
     async def _sweep_forever(self) -> None:
-        guard = Guard(log, "the gateway's sweep")
+        guard, files = Guard(log, "the gateway's sweep"), OpenFilesWatch()
         while True:
             await asyncio.sleep(until_tick_s(SWEEP_S, asyncio.get_running_loop().time()))
             with guard:
+                files.look(self._clock.monotonic_s())
                 self._sweep(self._clock.monotonic_s())
 
     def _sweep(self, now_s: float) -> None:
