@@ -7,7 +7,10 @@ import sys
 try:
     with open(os.path.join(os.environ["LONGBOAT_RUN"], "node.json")) as file:
         record = json.load(file)
-    os.kill(int(record["runner_pid"]), 0)
+    with open(f"/proc/{int(record['runner_pid'])}/stat") as file:
+        stat = file.read().rpartition(")")[2].split()
+    if stat[0] in "ZX" or int(stat[19]) != int(record["runner_born"]):  # numbers of processes come again at each start
+        sys.exit("the node is not up: the process that kept it has ended")
 except (OSError, ValueError, KeyError) as error:
     sys.exit(f"the node is not up: {error}")
 if record["phase"] not in ("up", "rejoining"):

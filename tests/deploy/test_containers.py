@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from longboat import __version__
+from longboat.processes import born_ticks
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "containers"
@@ -109,13 +110,16 @@ def health(run: Path) -> int:
 def test_health_check_knows_a_node_that_is_up(tmp_path: Path) -> None:
     assert health(tmp_path) == 1
     record = tmp_path / "node.json"
-    record.write_text(json.dumps({"runner_pid": os.getpid(), "phase": "up"}))
+    runner = {"runner_pid": os.getpid(), "runner_born": born_ticks(os.getpid())}
+    record.write_text(json.dumps({**runner, "phase": "up"}))
     assert health(tmp_path) == 0
-    record.write_text(json.dumps({"runner_pid": os.getpid(), "phase": "failed"}))
+    record.write_text(json.dumps({**runner, "phase": "failed"}))
+    assert health(tmp_path) == 1
+    record.write_text(json.dumps({**runner, "runner_born": 1, "phase": "up"}))  # the container was started again
     assert health(tmp_path) == 1
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
-    record.write_text(json.dumps({"runner_pid": done.pid, "phase": "up"}))
+    record.write_text(json.dumps({**runner, "runner_pid": done.pid, "phase": "up"}))
     assert health(tmp_path) == 1
 
 

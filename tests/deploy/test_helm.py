@@ -100,6 +100,7 @@ def test_fleets_are_valid_and_pods_are_guarded(name: str) -> None:
         spec = template["spec"]
         assert spec["securityContext"]["runAsNonRoot"]
         assert not spec["automountServiceAccountToken"]
+        assert spec["shareProcessNamespace"], "`ray start` as the first process would collect no orphans"
         for one in spec["containers"]:
             assert not one["securityContext"]["allowPrivilegeEscalation"]
             assert "auth_token" not in " ".join([*one.get("command", []), *one.get("args", [])])

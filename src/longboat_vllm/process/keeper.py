@@ -223,9 +223,11 @@ class _Scratch:
             return path
 
     def _sweep(self, folder: str) -> None:
-        """Remove what killed keepers left."""
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name.isdigit() and not os.path.exists(f"/proc/{name}"):
+        """Remove what killed keepers left, also those that a container's first process does not collect."""
+        names = os.listdir(folder) if os.path.isdir(folder) else ()
+        table = _process_table() if names else {}
+        for name in names:
+            if name.isdigit() and int(name) not in table:
                 _remove_folder(os.path.join(folder, name))
 
     def use(self) -> None:

@@ -81,6 +81,8 @@ securityContext:
 {{- define "longboat.pod" -}}
 serviceAccountName: {{ include "longboat.serviceAccount" . }}
 automountServiceAccountToken: false
+{{/* The pod's own first process collects orphans: `ray start`, which would be first, collects none but its children. */}}
+shareProcessNamespace: true
 securityContext: {{ toJson .Values.podSecurityContext }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{ toJson . }}
