@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from longboat.core.errors import ClusterError
-from longboat.folders import MAX_LOGGED_REPLICAS, log_path, private_folder, run_folder
+from longboat.folders import MAX_LOGGED_REPLICAS, log_path, private_folder, run_folder, temporary_folder
 
 
 def test_the_run_folder_is_made_for_its_user_alone(tmp_path: Path) -> None:
@@ -83,3 +84,15 @@ def test_a_new_replica_gets_its_folder_where_all_others_seem_newer(tmp_path: Pat
         later.mkdir(parents=True)
         os.utime(later, (4e9, 4e9))  # the clock went back since
     assert log_path(tmp_path, "m", "new", 0).parent.is_dir()
+
+
+def test_run_folder_has_temporary_files_where_the_root_file_system_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_usable() -> str:
+        raise FileNotFoundError("No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    assert temporary_folder(tmp_path) == {}
+    monkeypatch.setattr(tempfile, "gettempdir", none_usable)
+    assert temporary_folder(tmp_path) == {"TMPDIR": str(tmp_path / "tmp")}
+    assert (tmp_path / "tmp").stat().st_mode & 0o777 == 0o700

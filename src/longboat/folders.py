@@ -9,13 +9,23 @@ import os
 import shutil
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from longboat.core.errors import ClusterError
 from longboat.user import user_home
 
-__all__ = ("home_folder", "log_path", "node_folder", "open_files", "owner_name", "private_folder", "run_folder")
+__all__ = (
+    "home_folder",
+    "log_path",
+    "node_folder",
+    "open_files",
+    "owner_name",
+    "private_folder",
+    "run_folder",
+    "temporary_folder",
+)
 
 MAX_LOGGED_REPLICAS = 50
 """A model that dies again and again must not fill the disk."""
@@ -43,6 +53,17 @@ def run_folder(env: Mapping[str, str] = os.environ) -> Path:
         raise ClusterError(
             f"{folder} cannot be the run folder: {error.strerror}", hint="set LONGBOAT_RUN to a folder of your own"
         ) from error
+
+
+def temporary_folder(run: Path) -> dict[str, str]:
+    """Return a TMPDIR in the run folder, which is made, where no usual folder for temporary files can be written to.
+
+    That is so in a container whose root file system is read-only.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        tempfile.gettempdir()
+        return {}
+    return {"TMPDIR": str(private_folder(run / "tmp"))}
 
 
 def node_folder(run: Path, env: Mapping[str, str] = os.environ) -> Path:

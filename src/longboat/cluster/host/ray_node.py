@@ -32,7 +32,7 @@ from longboat.cluster.host.record import (
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.engines.launch.keeper_command import keeper_argv
 from longboat.file_lock import FileLock
-from longboat.folders import run_folder
+from longboat.folders import run_folder, temporary_folder
 from longboat.processes import all_pids, boot_id, environment_of
 
 __all__ = (
@@ -266,7 +266,7 @@ def _spawn_runner(record: ClusterRecord) -> subprocess.Popen[bytes]:
     with log.open("ab") as output:
         runner = subprocess.Popen(
             [sys.executable, "-m", "longboat.cluster.host.runner", record.run],
-            env={**env, NODE_MARK: record.run},
+            env={**env, **temporary_folder(Path(record.run)), NODE_MARK: record.run},
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=output,
