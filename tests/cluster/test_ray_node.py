@@ -345,6 +345,15 @@ def test_failure_with_free_ports_is_tried_again_only_where_a_port_was_taken(
     assert len(starts) == tries
 
 
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [("--join", NodeRequest(join="[fd00::5]:6379")), ("--address", NodeRequest(address="fd00::5"))],
+)
+def test_ipv6_address_of_a_node_is_refused_as_such(option: str, wanted: NodeRequest, run: Path) -> None:
+    with pytest.raises(UserInputError, match=f"{option}: .*fd00::5.* is an IPv6 address"):
+        start_node(wanted, run)
+
+
 def test_cluster_that_does_not_answer_is_refused(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

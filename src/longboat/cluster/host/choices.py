@@ -140,6 +140,7 @@ def _is_free(address: str, port: int) -> bool:
 
 def _addresses(request: NodeRequest, claims: PortClaims) -> tuple[str, str, str]:
     """(role, own address, address of the cluster)."""
+    _refuse_ipv6(request)
     if not request.join:
         address = "127.0.0.1" if request.is_local else request.address or head_address()
         port = claims.near(address, DEFAULT_PORT) if request.is_local and request.port is None else request.port
@@ -153,6 +154,15 @@ def _addresses(request: NodeRequest, claims: PortClaims) -> tuple[str, str, str]
     address = request.address or route_source(host)
     _refuse_unreachable(host, port)
     return "worker", address, f"{socket.gethostbyname(host)}:{port}"
+
+
+def _refuse_ipv6(request: NodeRequest) -> None:
+    for option, address in (("--join", request.join), ("--address", request.address)):
+        if address.count(":") > 1:
+            raise UserInputError(
+                f"{option}: {address} is an IPv6 address, and the nodes of a cluster reach each other by IPv4",
+                hint="give the machine's IPv4 address; in Kubernetes, use a cluster with IPv4 or two stacks",
+            )
 
 
 def _refuse_taken(address: str, port: int) -> None:

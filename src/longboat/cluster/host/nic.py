@@ -82,7 +82,7 @@ def _only_reachable(known: list[tuple[str, str]]) -> str:
         return others[0][1]
     if not others:
         raise UserInputError(
-            "this node has no network address that others could reach",
+            "this node has no IPv4 address that others could reach",
             hint="use --local for a cluster of this node only",
         )
     raise UserInputError(
