@@ -11,6 +11,7 @@ from longboat.cluster.host import hardware
 from longboat.cluster.host.choices import NodeRequest, PortClaims, decide
 from longboat.cluster.host.hardware import node_cpus, node_memory_bytes
 from longboat.cluster.preflight.surroundings import this_machine
+from longboat.core.errors import UserInputError
 
 GIB = 1 << 30
 
@@ -71,3 +72,14 @@ def test_plan_and_ray_count_alike(cgroups: Path, tmp_path: Path) -> None:
     with PortClaims() as claims:
         assert decide(NodeRequest(is_local=True), tmp_path, claims).num_cpus == 3.0
         assert decide(NodeRequest(is_local=True, num_cpus=0.0), tmp_path, claims).num_cpus == 0.0
+
+
+def test_head_is_refused_where_its_cgroup_allows_too_few_threads(cgroups: Path, tmp_path: Path) -> None:
+    _write(cgroups.parent, own="8:pids:/")
+    _write(cgroups / "pids", pids__max="200")
+    with PortClaims() as claims:
+        with pytest.raises(UserInputError, match=r"only 200 processes and threads are allowed here \(pids.max\)"):
+            decide(NodeRequest(is_local=True), tmp_path, claims)
+        for enough in ("4096", "max"):
+            _write(cgroups / "pids", pids__max=enough)
+            assert decide(NodeRequest(is_local=True), tmp_path, claims).role == "head"

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from longboat.cluster.host.cluster_token import default_token_file
-from longboat.cluster.host.hardware import node_cpus
+from longboat.cluster.host.hardware import node_cpus, tasks_limit
 from longboat.cluster.host.nic import head_address, route_source
 from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
@@ -31,6 +31,8 @@ _OTHER_PORTS = range(20_000, 32_768)
 _NUM_TRIES = 50
 _MAX_TEMP_DIR = 107 - len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 _REACH_DEADLINE_S = 5.0
+_FEWEST_TASKS = 400
+"""Processes and threads of a head with one replica that is not split: 382 at its start, on two CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,8 @@ class PortClaims:
 def decide(request: NodeRequest, run: Path, claims: PortClaims) -> RayOptions:
     """Decide everything about the node; nothing is started, but a head's token may be made."""
     role, address, gcs_address = _addresses(request, claims)
+    if role == "head":
+        _refuse_few_tasks(tasks_limit())
     token = token_path(request.token_file) if request.token_file or not request.is_local else run / "token"
     _ensure_token(token, may_make=role == "head")
     storage = (Path(request.storage) if request.storage else node_folder(run) / "gcs") / gcs_address.replace(":", "_")
@@ -154,6 +158,14 @@ def _addresses(request: NodeRequest, claims: PortClaims) -> tuple[str, str, str]
     address = request.address or route_source(host)
     _refuse_unreachable(host, port)
     return "worker", address, f"{socket.gethostbyname(host)}:{port}"
+
+
+def _refuse_few_tasks(limit: int) -> None:
+    if 0 < limit < _FEWEST_TASKS:
+        raise UserInputError(
+            f"only {limit} processes and threads are allowed here (pids.max), and a head needs {_FEWEST_TASKS}",
+            hint="allow 4096: --pids-limit of docker and podman, TasksMax= of a service, podPidsLimit of a kubelet",
+        )
 
 
 def _refuse_ipv6(request: NodeRequest) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ("accelerator_name", "node_cpus", "node_memory_bytes", "processor_name")
+__all__ = ("accelerator_name", "node_cpus", "node_memory_bytes", "processor_name", "tasks_limit")
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -34,6 +34,11 @@ def node_cpus() -> int:
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     quotas = (quota for folder in _cgroups() if (quota := _quota(folder)) > 0)
     return max(1, int(min([usable, *quotas])))
+
+
+def tasks_limit() -> int:
+    """Return how many processes and threads the cgroups of this process may have together; 0: no limit."""
+    return min([limit for folder in _cgroups() if (limit := _first_number(folder / "pids.max")) > 0], default=0)
 
 
 def _cgroups() -> Iterator[Path]:
