@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ("accelerator_name", "node_cpus", "node_memory_bytes", "processor_name", "tasks_limit")
+__all__ = ("accelerator_name", "node_cpus", "node_memory_bytes", "processor_name", "shared_memory_bytes", "tasks_limit")
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -34,6 +34,15 @@ def node_cpus() -> int:
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     quotas = (quota for folder in _cgroups() if (quota := _quota(folder)) > 0)
     return max(1, int(min([usable, *quotas])))
+
+
+def shared_memory_bytes(folder: Path = Path("/dev/shm")) -> int | None:  # noqa: S108
+    """Return the size of the file system for shared memory; None where there is none."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
 
 
 def tasks_limit() -> int:

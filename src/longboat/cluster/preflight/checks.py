@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from longboat.catalog.formats.hf_config import read_config
 from longboat.catalog.read_model import read_gguf
 from longboat.catalog.shape.model_shape import ModelShape
-from longboat.cluster.host.hardware import accelerator_name, node_memory_bytes
+from longboat.cluster.host.hardware import accelerator_name, node_memory_bytes, shared_memory_bytes
 from longboat.cluster.preflight.adapters import AdapterFinding, find_adapter
 from longboat.cluster.protocol.model import EngineSettings
 from longboat.core.errors import LongboatError, TransferError, UserInputError
@@ -106,6 +106,7 @@ class NodeFindings:
     redis_problem: str = ""
     sign_in_problem: str = ""  # why it could not sign people in through the provider
     memory_bytes: int = 0
+    shared_memory_bytes: int | None = None  # size of /dev/shm; None: not known
     accelerator: str = ""
     adapters: Mapping[str, AdapterFinding] = field(default_factory=dict)  # by folder
     weights: frozenset[str] = frozenset()  # fetched sources that its store has whole
@@ -135,6 +136,7 @@ def inspect_node(request: PreflightRequest) -> NodeFindings:
         redis_problem=_redis_problem(*request.redis_url) if request.redis_url else "",
         sign_in_problem=why_unready(*request.sign_in) if request.sign_in else "",
         memory_bytes=node_memory_bytes(),
+        shared_memory_bytes=shared_memory_bytes(),
         accelerator=accelerator_name(),
         adapters={path: find_adapter(path) for path in request.adapters},
         weights=_whole_sources() if request.fetched else frozenset(),

@@ -33,6 +33,9 @@ from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
 
 __all__ = ("CheckedPlan", "UpOptions", "checked_plan", "inspect_here", "this_machine")
 
+_QUEUE_BYTES = 160 << 20
+"""Shared memory that vLLM needs to be free for the queue of ranks on one node, else it ends (vLLM 0.32)."""
+
 Inspect = Callable[[Sequence[str], PreflightRequest], Mapping[str, Any]]
 """(node ids, request) → node id → NodeFindings, or the exception that came instead."""
 
@@ -125,6 +128,7 @@ def checked_plan(
         *_secret_problems(findings),
         *_engine_problems(fleet, nodes, findings),
         *_lacking(fleet, plan.shapes, nodes, findings),
+        *_shared_memory_problems(fleet, plan.shapes, nodes, findings),
         *engine_problems(fleet),
         *adapter_problems(fleet, adapters, inputs.shapes),
     ]
@@ -279,6 +283,25 @@ def _lacking(
                     what = f"node {node.hostname or node.address}: {model.engine.kind} there cannot {what}"
                     problems.append(Problem(where=f"models[{index}].{where}", what=what, hint=hint))
     return problems
+
+
+def _shared_memory_problems(
+    fleet: Fleet, shapes: Mapping[str, GangShape], nodes: Sequence[Node], findings: Mapping[str, NodeFindings]
+) -> Iterator[Problem]:
+    """Yield the nodes whose /dev/shm is too small for ranks that exchange messages there, as in a usual container."""
+    for index, model in enumerate(fleet.models):
+        shape = shapes.get(model.name)
+        if shape is None or model.engine.kind != "vllm" or shape.data > 1 or shape.ranks_per_node == 1:
+            continue
+        for node in _candidates(model, nodes):
+            size = findings[node.node_id].shared_memory_bytes
+            if size is not None and size < _QUEUE_BYTES:
+                what = (
+                    f"shared memory has {size >> 20} MiB (/dev/shm), and {shape.ranks_per_node} vLLM ranks need 160 MiB"
+                )
+                hint = "give the container some GiB: --shm-size of docker and podman, a pod's volume of medium Memory"
+                what = f"node {node.hostname or node.address}: {what}"
+                yield Problem(where=f"models[{index}].split", what=what, hint=hint)
 
 
 def _needs(shape: GangShape) -> Iterator[tuple[str, str, str]]:
