@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from engine_lab import Engine
 from fake_upstream import Seen
-from gateway_lab import eventually, keyed, table
+from gateway_lab import eventually, keyed, settled, table
 
 from longboat.core.policy import Policy, TenantPolicy
 from longboat.gateway.api.apis import APIS
@@ -133,6 +134,19 @@ async def test_an_error_teaches_nothing_about_prefills(make_upstream: Any, make_
     for _ in range(8):
         assert (await client.post(turn("long " * 6000))).status == 400
     assert policy.prefill_time.token_s == before
+
+
+async def test_a_long_prompt_takes_no_more_room_among_recent_requests(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    gateway = await make_gateway(await make_upstream(), await make_upstream())
+    client = await connect(gateway)
+    for num_words in (1, 20_000):
+        assert (await client.post(turn("word " * num_words))).status == 200
+    long, short = [record.routed.prompt for record in settled(gateway).recent.newest()]
+    assert long.num_tokens > 20_000 > short.num_tokens
+    assert sys.getsizeof(long.blocks) == sys.getsizeof(short.blocks)
+    assert sys.getsizeof(long.ends) == sys.getsizeof(short.ends)
 
 
 async def test_a_tenant_does_not_see_the_load_of_replicas(pair: list[Engine], make_gateway: Any, connect: Any) -> None:

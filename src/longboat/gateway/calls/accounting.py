@@ -234,6 +234,8 @@ class Accounting:
             cost_nanos += self._count_outside(call, record, used)
         if call.money is not None:
             self.wallets.settle(call, cost_nanos)
+        if call.routed is not None:
+            call.routed.forget_blocks()
         self.recent.add(record)
         if call.span is not None and self.tracer is not None:
             self.tracer.finish(call.span, record)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from longboat.routing.prefixes.prompt import NO_ENDS
+
 if TYPE_CHECKING:
     from longboat.routing.policies.contract import Choice
     from longboat.routing.prefixes.prompt import Prompt
@@ -13,7 +15,6 @@ __all__ = ("Routed", "explained")
 
 _ROUTED_BYTES: Final = 400
 _ROW_BYTES: Final = 240
-_BLOCK_PARTS: Final = 6  # what a block takes, with its end, in lengths of its name
 _MAX_ROWS: Final = 16  # of a timeline: the replicas that cost least, and the chosen one
 
 
@@ -57,10 +58,14 @@ class Routed:
             prompt_tokens=prompt_tokens,
         )
 
+    def forget_blocks(self) -> None:
+        """Free the blocks of the prompt once the request is counted: a long prompt has many."""
+        self.prompt.blocks, self.prompt.ends = b"", NO_ENDS
+
     @property
     def num_bytes(self) -> int:
         """Estimated memory."""
-        return _ROUTED_BYTES + _ROW_BYTES * len(self.keys) + _BLOCK_PARTS * len(self.prompt.blocks)
+        return _ROUTED_BYTES + _ROW_BYTES * len(self.keys)
 
 
 def explained(
