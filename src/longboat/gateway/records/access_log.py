@@ -19,7 +19,7 @@ from longboat.gateway.records.recent import Record
 __all__ = ("AccessLog", "RotatingFile", "access_line")
 
 _json_line: Final = json_line  # what is imported from C, compiled code would look up by its name each time
-_FLUSH_BYTES: Final = 64 * 1024
+_FLUSH_BYTES: Final = 256 * 1024  # each block makes the loop wait for the thread's turns in the interpreter
 _MAX_PENDING_BYTES: Final = 8 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 2.0
 _KEYS: Final = tuple(
@@ -45,16 +45,16 @@ class RotatingFile:
         self._path = path
         self._max_bytes = max_bytes
         self._keep = keep
-        self._file = _open(path)
         self._torn = False
-        self._regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+        self._file = _open(path)
+        self._opened = os.fstat(self._file)  # by which the file is known again
+        self._regular = stat.S_ISREG(self._opened.st_mode)
 
     def append(self, block: bytes) -> None:
         """Append a block. Raise OSError where the disk did not take all of it."""
-        if self._regular:
-            self._follow()
+        size = self._follow() if self._regular else 0
         self._write(b"\n" + block if self._torn else block)
-        if self._regular and os.fstat(self._file).st_size >= self._max_bytes:
+        if self._regular and size + len(block) >= self._max_bytes:
             self._rotate()
 
     def close(self) -> None:
@@ -67,18 +67,23 @@ class RotatingFile:
         if written < len(block):
             raise OSError(errno.ENOSPC, "the disk took a part of the block only")
 
-    def _follow(self) -> None:
-        """Open the path again where it names another file now."""
-        if not self._is_current():
+    def _follow(self) -> int:
+        """Open the path again where it names another file now. Return the size of the file."""
+        found = self._current()
+        if found is None:
             fresh = _open(self._path)
             os.close(self._file)
             self._file = fresh
+            found = self._opened = os.fstat(fresh)
+        return found.st_size
 
-    def _is_current(self) -> bool:
-        try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._file))
-        except FileNotFoundError:
-            return False
+    def _current(self) -> os.stat_result | None:
+        """Return what the system says of the file; None where the path names another one."""
+        with suppress(FileNotFoundError):
+            found = os.stat(self._path)
+            if os.path.samestat(found, self._opened):
+                return found
+        return None
 
     def _rotate(self) -> None:
         """Rename the files, under a lock on the full file: only one of the processes that have it open renames it."""
@@ -87,7 +92,7 @@ class RotatingFile:
         except OSError:
             return  # another process renames it, or the file system has no locks
         try:
-            if self._is_current():
+            if self._current() is not None:
                 self._shift()
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
