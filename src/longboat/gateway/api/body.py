@@ -232,7 +232,7 @@ def _spliced_in_place(
     """Do what ``splice`` does with a body that was not decoded and has neither field, without decoding it."""
     new = b'"stream_options":{"include_usage":true},' if add_usage and facts.usage_addable else b""
     if cache_salt is not None:  # both kinds of bodies that are scanned have the field
-        new += b'"cache_salt":%b,' % _quoted(cache_salt)
+        new = b'%b"cache_salt":%b,' % (new, _quoted(cache_salt))
     if model is not None and model != facts.model:
         return _spliced(body, new, facts.model_at - 1, facts.model_end + 1, _quoted(model))
     return _spliced(body, new, 0, 0, b"") if new else body
