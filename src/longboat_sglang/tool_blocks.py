@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from bisect import bisect_left
 from typing import Any, Final
 
 from longboat_vllm.shapes import expect_parameters
@@ -20,6 +21,8 @@ BLOCK_CHARS: Final = 4
 GROWTH: Final = 256
 """A look reads the whole call again, so blocks of plain words grow with what comes before them: by this part of it."""
 MOST_CHARS: Final = 256
+NEAR_CHARS: Final = 256
+"""Longer than the words with which calls begin, between which spaces may be. A look for them does not read more text."""
 _MARK = "_longboat_blocks"
 _SPECIAL: Final = r"<[^\s<>]{1,40}>|\[[A-Z_]{3,20}\]"
 """What may be a special token, of which parsers never get a part."""
@@ -39,7 +42,7 @@ class Blocks:
 
     def __init__(self) -> None:
         self._rest = ""  # what the parser has not got yet
-        self._before = ""  # what it has got, until that holds a call
+        self._before = ""  # what it has got, as far as a call may begin there
         self._in_call = False
         self._num_chars = 0  # of the call, that it has got
 
@@ -59,7 +62,7 @@ class Blocks:
                 self._in_call = True
                 piece = self._up_to_call(piece, detector)
             else:
-                self._before += piece
+                self._before = _kept(self._before + piece)
             pieces.append(piece)
             start += len(piece)
         self._rest = text[start:]
@@ -73,7 +76,12 @@ class Blocks:
     def _up_to_call(self, piece: str, detector: Any) -> str:
         """Return the shortest beginning of the piece with which the whole text holds a call."""
         ends = range(1, len(piece))
-        return next((piece[:end] for end in ends if detector.has_tool_call(self._before + piece[:end])), piece)
+        return piece[: bisect_left(ends, True, key=lambda end: detector.has_tool_call(self._before + piece[:end])) + 1]
+
+
+def _kept(text: str) -> str:
+    """Return the part of a text in which a parser may find a call later: its first character, and its end."""
+    return text if len(text) <= 2 * NEAR_CHARS else f"{text[0]}\0{text[-NEAR_CHARS:]}"
 
 
 def install() -> None:

@@ -81,6 +81,39 @@ def test_text_without_a_call_passes_at_once() -> None:
     assert blocks.rest() == ""
 
 
+class CountingDetector(Detector):
+    """Counts the characters that it reads. As with some of SGLang's parsers, a text that begins with a brace is a call."""
+
+    def __init__(self) -> None:
+        self.num_read = 0
+
+    def has_tool_call(self, text: str) -> bool:
+        self.num_read += len(text)
+        return super().has_tool_call(text) or text.startswith("{")
+
+
+def test_looks_for_a_call_read_a_long_text_a_bounded_number_of_times() -> None:
+    num_read = []
+    for number in (1000, 10_000):
+        text = "row {the} <boat> [x]" * number + "<tool_call>"
+        blocks, detector, found = Blocks(), CountingDetector(), list[str]()
+        for start in range(0, len(text), 5):
+            found += blocks.divide(text[start : start + 5], detector)
+        assert "".join(found) + blocks.rest() == text
+        assert found[-1] == "<tool_call>"
+        num_read.append(detector.num_read)
+    assert num_read[1] < 11 * num_read[0]
+
+
+def test_call_in_one_long_piece_is_found_in_few_looks() -> None:
+    text = "x" * 20_000 + " call:" + "y" * 20_000
+    detector = CountingDetector()
+    detector.has_tool_call = lambda found: CountingDetector.has_tool_call(detector, found) or "call:" in found  # type: ignore[method-assign]
+    pieces = Blocks().divide(text, detector)
+    assert pieces[0] == "x" * 20_000 + " call:"
+    assert detector.num_read < 50 * len(text)
+
+
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not SGLANG_PYTHON, reason="LONGBOAT_TEST_SGLANG_PYTHON names no engine environment's Python")
