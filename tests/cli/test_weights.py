@@ -41,6 +41,15 @@ def test_weights_are_pulled_listed_checked_and_evicted(run: Run, source: str) ->
     assert json.loads(run("weights", "list", "--json").stdout) == []
 
 
+def test_slash_at_the_end_of_an_address_names_the_same_weights(run: Run, source: str) -> None:
+    for address in (source, f"{source}/"):
+        assert run("weights", "pull", address).returncode == 0
+    (stored,) = json.loads(run("weights", "list", "--json").stdout)
+    assert stored["source"] == source
+    assert run("weights", "evict", f"{source}//").returncode == 0
+    assert json.loads(run("weights", "list", "--json").stdout) == []
+
+
 def test_weights_that_are_not_whole_are_not_called_right(run: Run, tmp_path: Path) -> None:
     files = (FileEntry(path="model.safetensors", size=7000, version="1"),)
     manifest = make_manifest("s3://bucket/cut", files)

@@ -11,6 +11,7 @@ from longboat.cli.shared.console import make_console, simple_table
 from longboat.core.errors import TransferError, UserInputError
 from longboat.core.sizes import readable_size
 from longboat.folders import home_folder
+from longboat.spec.types.source import same_source
 from longboat.weights.store.store import Store, Stored
 
 __all__ = ("run_evict", "run_list", "run_verify")
@@ -74,7 +75,7 @@ def _keys(store: Store, names: tuple[str, ...]) -> list[str]:
     found = store.list()
     keys: list[str] = []
     for name in names:
-        chosen = [stored.key for stored in found if name in (stored.key, stored.source)]
+        chosen = [stored.key for stored in found if name == stored.key or same_source(name) == same_source(stored.source)]
         if not chosen:
             raise UserInputError(f"this machine has no weights {name!r}", hint="longboat weights list shows them")
         keys += chosen

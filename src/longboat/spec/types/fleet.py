@@ -20,7 +20,7 @@ from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.media import MediaSpec
 from longboat.spec.types.replicas import MAX_REPLICAS, ReplicasSpec
 from longboat.spec.types.section import Section, checked_size, mistake
-from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
+from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source, same_source
 from longboat.spec.types.speculation import SpeculativeSpec
 from longboat.spec.types.weights import WeightsSpec
 
@@ -78,7 +78,7 @@ def _source(value: str, info: ValidationInfo) -> str:
     folder = info.context["folder"] if info.context else "/"
     if wrong := check_source(value, folder):
         raise mistake(wrong.what, wrong.hint, later=wrong.later)
-    return value
+    return same_source(value)
 
 
 def _kind(value: str) -> str:

@@ -7,7 +7,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ("UNUSABLE", "SourceMistake", "check_source", "is_fetched", "is_gguf", "is_local_path", "name_from_source")
+__all__ = (
+    "UNUSABLE",
+    "SourceMistake",
+    "check_source",
+    "is_fetched",
+    "is_gguf",
+    "is_local_path",
+    "name_from_source",
+    "same_source",
+)
 
 UNUSABLE = re.compile("[\0\ud800-\udfff]")
 """Characters that no path and no argument of a program can hold: NUL, and what stands for bytes that are not UTF-8."""
@@ -73,6 +82,11 @@ def check_source(source: str, folder: str) -> SourceMistake | None:
 def is_fetched(source: str) -> bool:
     """Return whether nodes fetch the source into their store of weights before an engine reads it."""
     return source.startswith(STORAGE) or (source.startswith("hf:") and "@" in source)
+
+
+def same_source(source: str) -> str:
+    """Return the source as all spellings of it are stored: in a store, slashes at the end name the same folder."""
+    return source.rstrip("/") if source.startswith(STORAGE) else source
 
 
 def _check_storage(source: str) -> SourceMistake | None:
