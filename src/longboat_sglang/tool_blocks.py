@@ -22,7 +22,7 @@ GROWTH: Final = 256
 """A look reads the whole call again, so blocks of plain words grow with what comes before them: by this part of it."""
 MOST_CHARS: Final = 256
 NEAR_CHARS: Final = 256
-"""Longer than the words with which calls begin, between which spaces may be. A look for them does not read more text."""
+"""Longer than the words with which calls begin, between which spaces may be. A look for them reads no more text."""
 _MARK = "_longboat_blocks"
 _SPECIAL: Final = r"<[^\s<>]{1,40}>|\[[A-Z_]{3,20}\]"
 """What may be a special token, of which parsers never get a part."""

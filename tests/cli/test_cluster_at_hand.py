@@ -10,6 +10,7 @@ import pytest
 
 from longboat.cli.shared import cluster_at_hand
 from longboat.cluster.fleet.serve_rest import DashboardAwayError, ServeRest
+from longboat.cluster.host.cluster_token import HeadTroubleError
 from longboat.cluster.host.record import ClusterRecord, save_record
 from longboat.core.errors import ClusterError
 
@@ -75,5 +76,7 @@ def test_dashboard_that_is_away_is_told_with_what_the_machine_is(
     assert "this machine is the local cluster that longboat up started" in error.message
     assert "dashboard at http://127.0.0.1:9 does not answer" in error.message
     assert "comes back by itself within seconds" in error.hint
+    silent = cluster_at_hand._explained(HeadTroubleError("it did not answer", hint="kill -CONT"))
+    assert silent.hint == "kill -CONT", "a head that is stopped does not come back by itself"
     other = ClusterError("no fleet is up on this cluster")
     assert cluster_at_hand.explained(other) is other

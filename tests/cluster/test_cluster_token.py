@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from longboat.cluster.host import cluster_token as cluster_token_module
 from longboat.cluster.host.cluster_token import cluster_token, default_token_file, find_token, gcs_refuses, token_mode
 from longboat.core.errors import ClusterError
 
@@ -69,7 +72,8 @@ def test_a_cluster_that_asks_for_none_is_sent_none(home: Path) -> None:
     ("env", "home_name", "words"),
     [
         ({}, "empty", f"the cluster at {AT} asks for a token, and none was found"),
-        ({"RAY_AUTH_TOKEN": "wrong"}, "", "asks for another token"),
+        ({"RAY_AUTH_TOKEN": "wrong"}, "", "takes another token than the one in RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_TOKEN_PATH": __file__}, "", f"takes another token than the one in {re.escape(__file__)}"),
         ({"RAY_AUTH_MODE": "disabled"}, "", "RAY_AUTH_MODE=disabled sends none"),
     ],
 )
@@ -97,6 +101,15 @@ class Gcs(grpc.GenericRpcHandler):
             return b""
 
         return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def test_gcs_that_takes_connections_and_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_token_module, "PROBE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        address = f"127.0.0.1:{stopped.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=f"head at {address} takes connections, and did not answer") as caught:
+            gcs_refuses(address, "")
+    assert "kill -CONT" in str(caught.value.hint)
 
 
 def test_a_refusal_of_the_gcs_is_understood() -> None:

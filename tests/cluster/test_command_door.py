@@ -14,10 +14,11 @@ import pytest
 
 from cluster.test_write_turn import Store
 from longboat.cli.shared.quick_session import DaemonMarks
-from longboat.cluster.node import write_turn
+from longboat.cluster.node import answers, write_turn
 from longboat.cluster.node.answers import Answers
 from longboat.cluster.node.door import CommandDoor
 from longboat.cluster.node.door_client import DoorClient, DoorClosedError, door_path
+from longboat.cluster.node.head_question import HeadAwayError
 from longboat.cluster.protocol.messages import FleetReport, GatewayReport, ModelCount
 from longboat.core.errors import ClusterError
 from longboat.core.states import Phase, RankState, ReplicaState, ResumeLevel
@@ -111,6 +112,22 @@ async def test_closed_door_says_so_and_leaves_no_socket(run: Path) -> None:
 async def test_door_opens_in_the_place_of_one_whose_daemon_was_killed(run: Path) -> None:
     door_path(run).write_text("")
     assert await _asked(run, "doubled", 2) == 4
+
+
+async def test_head_that_does_not_answer_is_told_before_the_command_gives_the_daemon_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_over = threading.Event()
+    monkeypatch.setattr(answers, "_HEAD_S", 0.05)
+    monkeypatch.setattr(answers, "_mark", lambda *_: is_over.wait())
+    monkeypatch.setattr(answers, "_controller", is_over.wait)
+    found = Answers("n", {})
+    try:
+        for question in (found.mark("get", ""), found.controller("report")):
+            with pytest.raises(HeadAwayError, match="the cluster's head did not answer"):
+                await asyncio.wait_for(question, 10.0)
+    finally:
+        is_over.set()
 
 
 async def test_marks_of_the_turn_to_write_reach_the_cluster_through_the_door(

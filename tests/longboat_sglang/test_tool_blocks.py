@@ -82,7 +82,7 @@ def test_text_without_a_call_passes_at_once() -> None:
 
 
 class CountingDetector(Detector):
-    """Counts the characters that it reads. As with some of SGLang's parsers, a text that begins with a brace is a call."""
+    """Counts the characters that it reads. For some of SGLang's parsers, a text that begins with a brace is a call."""
 
     def __init__(self) -> None:
         self.num_read = 0

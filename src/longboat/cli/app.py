@@ -472,6 +472,18 @@ def main() -> None:
         if os.environ.get("LONGBOAT_DEBUG"):
             raise
         _leave(_missing_package(error) if isinstance(error, ImportError) else unexpected(error))
+    finally:
+        _end_beside_ray()
+
+
+def _end_beside_ray() -> None:
+    """End at once where threads still wait for Ray's head: the interpreter would wait for Ray's end, or crash in it."""
+    head_question = sys.modules.get("longboat.cluster.node.head_question")
+    if head_question is not None and any(thread.is_alive() for thread in head_question.LEFT_BEHIND):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = getattr(sys.exception(), "code", 0)
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
 def _leave(error: LongboatError) -> NoReturn:

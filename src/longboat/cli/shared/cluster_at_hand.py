@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longboat.cluster.host.cluster_token import TOKEN_VARIABLES
+from longboat.cluster.host.cluster_token import TOKEN_VARIABLES, HeadTroubleError
 from longboat.cluster.host.standing import Standing, standing_here
 from longboat.core.errors import ClusterError, LongboatError, no_fleet
 from longboat.folders import run_folder
@@ -113,7 +113,7 @@ def report_of(session: Session | QuickSession) -> FleetReport:
 
 def explained(error: LongboatError) -> LongboatError:
     """Return an error that says what this machine is, where the cluster's dashboard does not answer."""
-    from longboat.cluster.node.write_turn import HeadAwayError
+    from longboat.cluster.node.head_question import HeadAwayError
 
     return _explained(error) if isinstance(error, HeadAwayError) else error
 
@@ -129,6 +129,8 @@ def _told_by(here: Standing, error: ClusterError) -> ClusterError:
     """Say why the cluster of this node does not answer, as far as that can be seen on this machine."""
     if here.trouble:
         return ClusterError(here.what, hint=here.hint)
+    if isinstance(error, HeadTroubleError):
+        return ClusterError(f"{here.what}, and {error.message}", hint=error.hint)
     hint = "its head is away: this node joins again by itself when the head is back"
     if here.record.role == "head":
         hint = "if it has just been killed, it comes back by itself within seconds"

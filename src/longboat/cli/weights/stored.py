@@ -75,7 +75,7 @@ def _keys(store: Store, names: tuple[str, ...]) -> list[str]:
     found = store.list()
     keys: list[str] = []
     for name in names:
-        chosen = [stored.key for stored in found if name == stored.key or same_source(name) == same_source(stored.source)]
+        chosen = [one.key for one in found if name == one.key or same_source(name) == same_source(one.source)]
         if not chosen:
             raise UserInputError(f"this machine has no weights {name!r}", hint="longboat weights list shows them")
         keys += chosen

@@ -6,7 +6,9 @@ import json
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from longboat.cluster.node.write_turn import HeadAwayError, check_turn, warn_if_late
+from longboat.cluster.host.cluster_token import REFUSED_HINT
+from longboat.cluster.node.head_question import HeadAwayError
+from longboat.cluster.node.write_turn import check_turn, warn_if_late
 from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 
@@ -77,7 +79,7 @@ class ServeRest:
         if status in _REFUSED:
             raise ClusterError(
                 "the cluster's dashboard did not accept the token",
-                hint="copy the head's token file to ~/.ray/auth_token, or name it in RAY_AUTH_TOKEN_PATH",
+                hint=REFUSED_HINT,
             )
         if status >= _FIRST_ERROR:
             told = read.decode(errors="replace")[-500:]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from longboat.cluster.node.head_question import HEAD_HINT, HeadAwayError
 from longboat.cluster.protocol.messages import NodeOrder
 from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
 from longboat.core.errors import ClusterError
@@ -17,7 +18,7 @@ __all__ = ("Answers",)
 FORWARDED = ("ask_gateway", "list_logs", "list_weights", "read_log")
 """What any daemon may be asked through this one."""
 
-_CONTROLLER_S, _NODE_S = 15.0, 15.0
+_CONTROLLER_S, _NODE_S, _HEAD_S = 15.0, 15.0, 15.0  # a command waits 20 s
 _CHANGE_GRACE_S = 45.0  # beyond the client's time, which is in the order; the gateway waits longer
 _END_NODES_S = 35.0  # a node that does not answer takes the controller 15 s; the command waits 40 s
 _Answer = TypeVar("_Answer")
@@ -88,6 +89,8 @@ class Answers:
         except Exception as error:
             if handle.done() and self._controller is handle:
                 self._controller = None
+            if isinstance(error, HeadAwayError):
+                raise
             raise ClusterError(f"the fleet's controller does not answer ({type(error).__name__})") from error
 
     async def nodes(self) -> list[dict[str, Any]]:
@@ -117,7 +120,13 @@ class Answers:
 
 
 async def _in_thread(question: Callable[..., _Answer], *args: object) -> _Answer:
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, question, *args)
+    """Ask Ray's head. Raises HeadAwayError where it does not answer in time: the thread waits on."""
+    answer = asyncio.get_running_loop().run_in_executor(_THREADS, question, *args)
+    done, _ = await asyncio.wait({answer}, timeout=_HEAD_S)
+    if not done:
+        answer.cancel()
+        raise HeadAwayError(f"the cluster's head did not answer within {_HEAD_S:.0f} s", hint=HEAD_HINT)
+    return answer.result()
 
 
 def _mark(verb: str, name: str, value: str) -> bool | str | None:

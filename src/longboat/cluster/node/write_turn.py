@@ -12,14 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
+from longboat.cluster.node.head_question import HEAD_HINT, HeadAwayError, asked_within
 from longboat.cluster.protocol.names import NAMESPACE
 from longboat.core.errors import ClusterError
 from longboat.telemetry import logger
 
 __all__ = (
-    "HeadAwayError",
     "Marks",
     "TurnOverError",
     "check_turn",
@@ -42,10 +43,6 @@ _IN_HAND = threading.local()
 """``turn``: the marks and the own mark of the thread's turn; None outside a turn."""
 _Result = TypeVar("_Result")
 log = logger("writing")
-
-
-class HeadAwayError(ClusterError):
-    """The head, or a part of it, does not answer."""
 
 
 class TurnOverError(ClusterError):
@@ -221,37 +218,25 @@ class _RayMarks:
     """Marks in the store of Ray's head. A mark is added by one process only, also where several try at once."""
 
     def add(self, name: str, value: bytes) -> bool:
-        from ray.experimental.internal_kv import _internal_kv_put
-
-        with _told():
-            return not _internal_kv_put(name, value, overwrite=False, namespace=NAMESPACE)
+        return not _ask("_internal_kv_put", name, value, overwrite=False)
 
     def put(self, name: str, value: bytes) -> None:
-        from ray.experimental.internal_kv import _internal_kv_put
-
-        with _told():
-            _internal_kv_put(name, value, overwrite=True, namespace=NAMESPACE)
+        _ask("_internal_kv_put", name, value, overwrite=True)
 
     def get(self, name: str) -> bytes | None:
-        from ray.experimental.internal_kv import _internal_kv_get
-
-        with _told():
-            found: bytes | None = _internal_kv_get(name, namespace=NAMESPACE)
-            return found
+        found: bytes | None = _ask("_internal_kv_get", name)
+        return found
 
     def remove(self, name: str) -> None:
-        from ray.experimental.internal_kv import _internal_kv_del
-
-        with _told():
-            _internal_kv_del(name, namespace=NAMESPACE)
+        _ask("_internal_kv_del", name)
 
 
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _ask(call: str, *args: object, **more: object) -> Any:
+    """Call a function of Ray's store. Raises HeadAwayError where the head does not answer."""
     from ray.exceptions import RayError
+    from ray.experimental import internal_kv
 
     try:
-        yield
+        return asked_within(partial(getattr(internal_kv, call), *args, namespace=NAMESPACE, **more))
     except RayError as error:
-        hint = "the node that runs the head must be up"
-        raise HeadAwayError(f"the cluster's head does not answer: {error}", hint=hint) from error
+        raise HeadAwayError(f"the cluster's head does not answer: {error}", hint=HEAD_HINT) from error

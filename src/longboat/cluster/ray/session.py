@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.fleet.applications import CONTROLLER_RESTARTS
 from longboat.cluster.host.cluster_token import cluster_token, gcs_refuses, token_mode
 from longboat.cluster.host.ray_command import CONNECT_ENV
 from longboat.cluster.host.ray_start import can_connect
+from longboat.cluster.node.head_question import HeadAwayError, asked_within
 from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
 from longboat.cluster.protocol.node_entry import read_node
 from longboat.cluster.ray.fleet_view import FleetView
@@ -33,6 +35,7 @@ __all__ = ("Session", "listening_dashboard", "require_ray", "sigterm_kept", "wri
 
 CALL_TIMEOUT_S = 15.0
 LISTEN_S = 5.0
+END_S = 10.0
 DASHBOARD_S = 30.0
 """The dashboard starts after the rest of the head, and a cluster cannot be managed without it."""
 INSTALL_HINT = "pip install 'longboat[cluster]'"
@@ -155,11 +158,14 @@ class Session(FleetView):
         self._controller: Any = None
 
     def __exit__(self, *_: object) -> None:
-        self._ray.shutdown()
+        try:
+            asked_within(self._ray.shutdown, END_S)
+        except HeadAwayError:  # it may hold the locks of whatever else is asked; the process's end is enough
+            return
 
     def nodes(self) -> tuple[Node, ...]:
         """Return all nodes that are alive."""
-        return tuple(read_node(entry) for entry in self._ray.nodes() if entry["Alive"])
+        return tuple(read_node(entry) for entry in asked_within(self._ray.nodes) if entry["Alive"])
 
     def report(self) -> FleetReport | None:
         """Return the controller's report; None when no fleet is up.
@@ -235,9 +241,12 @@ class Session(FleetView):
 
     def _daemon(self, node_id: str) -> Any:
         try:
-            return self._ray.get_actor(daemon_name(node_id), namespace=NAMESPACE)
+            return self._named_daemon(node_id)
         except ValueError:
             return None
+
+    def _named_daemon(self, node_id: str) -> Any:
+        return asked_within(partial(self._ray.get_actor, daemon_name(node_id), namespace=NAMESPACE))
 
     def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
         """Ask nodes what is on them (see ``preflight.inspect_node``)."""
@@ -248,7 +257,7 @@ class Session(FleetView):
     def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
         """Call the daemon of a node. Raises ClusterError when it has none or does not answer."""
         try:
-            daemon = self._ray.get_actor(daemon_name(node_id), namespace=NAMESPACE)
+            daemon = self._named_daemon(node_id)
             return self._ray.get(getattr(daemon, method).remote(*args), timeout=CALL_TIMEOUT_S)
         except (ValueError, self._ray.exceptions.RayError) as error:
             cause = getattr(error, "cause", None)
@@ -261,5 +270,5 @@ class Session(FleetView):
             from ray import serve
 
             logging.getLogger("ray.serve").setLevel(logging.ERROR)  # its import sets it to INFO, on stderr
-            self._controller = serve.get_app_handle(CONTROLLER_APP)
+            self._controller = asked_within(partial(serve.get_app_handle, CONTROLLER_APP))
         return self._controller
