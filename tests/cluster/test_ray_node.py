@@ -238,6 +238,22 @@ def test_long_run_folder_gets_a_short_folder_for_sockets(run: Path) -> None:
         Path(short).unlink() if Path(short).is_symlink() else shutil.rmtree(short)
 
 
+def test_head_on_a_port_of_rays_workers_is_refused(run: Path) -> None:
+    with (
+        node_choices.PortClaims() as claims,
+        pytest.raises(UserInputError, match=r"port 16379: .* 10002 to 19999") as caught,
+    ):
+        node_choices.decide(NodeRequest(address="127.0.0.2", port=16379), run, claims)
+    assert "(6379)" in caught.value.hint
+
+
+def test_head_at_the_loopback_address_is_local_and_may_have_any_port(run: Path) -> None:
+    port = next(port for port in range(12_000, 19_000) if node_choices._is_free("127.0.0.1", port))
+    with node_choices.PortClaims() as claims:
+        options = node_choices.decide(NodeRequest(address="127.0.0.1", port=port), run, claims)
+    assert (options.gcs_address, options.is_local) == (f"127.0.0.1:{port}", True)
+
+
 def test_taken_port_is_refused_before_anything_starts(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         request = NodeRequest(is_local=True, port=taken.getsockname()[1])

@@ -28,6 +28,8 @@ DEFAULT_PORT = 6379
 _PREFERRED_PORTS = {"metrics": 9091, "dashboard_agent": 52365, "dashboard": 8265}
 _OTHER_PORTS = range(20_000, 32_768)
 """Where a preferred port is taken; Linux gives none of these to outgoing connections while Ray starts."""
+_WORKER_PORTS = range(10_002, 20_000)
+"""Ray gives these to its worker processes, and refuses to start a head on one of them."""
 _NUM_TRIES = 50
 _MAX_TEMP_DIR = 107 - len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 _REACH_DEADLINE_S = 5.0
@@ -124,7 +126,7 @@ def decide(request: NodeRequest, run: Path, claims: PortClaims) -> RayOptions:
         labels=request.labels,
         num_cpus=float(node_cpus()) if request.num_cpus is None else request.num_cpus,
         num_gpus=request.num_gpus,
-        is_local=request.is_local,
+        is_local=_is_local(request, address),
     )
 
 
@@ -142,6 +144,11 @@ def _is_free(address: str, port: int) -> bool:
     return True
 
 
+def _is_local(request: NodeRequest, address: str) -> bool:
+    """Return whether only this machine can reach the node: at its loopback address, or because it was asked for."""
+    return request.is_local or address == "127.0.0.1"
+
+
 def _addresses(request: NodeRequest, claims: PortClaims) -> tuple[str, str, str]:
     """(role, own address, address of the cluster)."""
     _refuse_ipv6(request)
@@ -149,6 +156,10 @@ def _addresses(request: NodeRequest, claims: PortClaims) -> tuple[str, str, str]
         address = "127.0.0.1" if request.is_local else request.address or head_address()
         port = claims.near(address, DEFAULT_PORT) if request.is_local and request.port is None else request.port
         port = DEFAULT_PORT if port is None else port
+        if port in _WORKER_PORTS and not _is_local(request, address):
+            taken = f"{_WORKER_PORTS[0]} to {_WORKER_PORTS[-1]}"
+            what = f"the head cannot listen on port {port}: Ray's worker processes take the ports {taken}"
+            raise UserInputError(what, hint=f"leave --port out ({DEFAULT_PORT}), or choose another one")
         _refuse_taken(address, port)
         return "head", address, f"{address}:{port}"
     host, _, port_text = request.join.partition(":")
