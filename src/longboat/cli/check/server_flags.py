@@ -20,7 +20,7 @@ class Server:
     kind: str  # as a fleet file names the engine
     title: str  # as people do
     spelling: Callable[[str], str | None]  # word → the flag's first name; None: not a flag
-    owner: Callable[[str], str | None]  # flag → the flag in ``owned`` that the server takes it for
+    owner: Callable[[str], str | None]  # flag → the flag that the server takes it for, where the file cannot have that
     owned: Mapping[str, str]  # flag that Longboat sets → what to do instead
     parts: Mapping[str, str] = field(default_factory=dict)  # flag → the part of the file that it becomes
     port: int = 8000  # where it listens without a flag
@@ -29,16 +29,12 @@ class Server:
 
     def why_not(self, flag: str) -> str:
         """Return why the file does not have a flag; empty for one that the engine takes as an argument."""
-        return self.owned[owner] if (owner := self.owner(flag)) else ""
+        no_such = f"engine.args of {self.title} take no such flag here"
+        return self.owned.get(owner, no_such) if (owner := self.owner(flag)) else ""
 
 
 def _of_llama(flag: str) -> str | None:
     return flag if flag in llamacpp.OWNED_FLAGS or flag not in llamacpp.TAKEN_FLAGS else None
-
-
-class _LlamaReasons(dict[str, str]):
-    def __missing__(self, flag: str) -> str:
-        return "engine.args of llama.cpp take no such flag here"
 
 
 _SERVERS = (
@@ -83,7 +79,7 @@ _SERVERS = (
         title="llama.cpp",
         spelling=llamacpp.spelling,
         owner=_of_llama,
-        owned=_LlamaReasons(llamacpp.OWNED_FLAGS),
+        owned=llamacpp.OWNED_FLAGS,
         parts={
             "--model": "model",
             "--model-url": "model",
