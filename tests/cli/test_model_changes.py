@@ -117,6 +117,20 @@ def test_started_model_is_in_the_running_fleet_and_marked(cluster: Running) -> N
     assert set(cluster.apps.deployed_models()) == {"a", "b"}
 
 
+def test_up_says_that_it_took_the_place_of_a_change_made_while_it_was_planned(cluster: Running) -> None:
+    inspect, others = cluster.inspect, [FILE.replace("name: chat", "name: talk")]
+
+    def inspect_late(*asked: Any) -> Mapping[str, Any]:
+        if others:
+            up(cluster, others.pop())
+        return inspect(*asked)
+
+    cluster.inspect = inspect_late  # type: ignore[method-assign]
+    words = "another command changed the fleet while this one was planned: this file took the place of that change"
+    assert words in up(cluster, FILE.replace("name: chat", "name: speak")).splitlines()
+    assert words not in up(cluster, FILE)
+
+
 PRICE = {"input_per_million": 0.5, "output_per_million": 1.5, "currency": "EUR"}
 
 

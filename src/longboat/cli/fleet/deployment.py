@@ -79,6 +79,9 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
         kept = {name: app for name, app in _kept(change, deployed).items() if name not in again}
         applied.digests = put_fleet(session, applied, policy, applied.shapes, kept, ended=told)
         session.expect(applied.text)
+    if applied.before - {str(told.get("text", "")), applied.text}:
+        line = "another command changed the fleet while this one was planned: this file took the place of that change"
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _ended_holds(holds: Mapping[str, Hold], fleet: Fleet) -> list[str]:

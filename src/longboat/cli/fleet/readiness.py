@@ -142,7 +142,10 @@ def wait_ready(
         while True:
             report = fleet.try_report()
             if report is not None and goal.is_lost(report, seen=seen):
-                console.print("another command changed the fleet; waiting until that is ready", highlight=False)
+                lost = ", ".join(model for model in goal.wanted if model not in report.counts)
+                gone = f": it does not have {lost} any more" if lost else ""
+                told_lost = f"another command changed the fleet{gone}; waiting until that is ready"
+                console.print(told_lost, highlight=False, soft_wrap=True)
                 goal = goal.changed_by(report)
                 watch = Watch(goal)
             if report is not None and goal.is_of(report):
