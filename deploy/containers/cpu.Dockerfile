@@ -26,7 +26,8 @@ ARG TORCH_CPU=""
 ENV LONGBOAT_HOME=/var/lib/longboat UV_NO_CACHE=1
 RUN mkdir --parents /var/lib/longboat \
     && if [ -n "${ENGINE}" ]; then \
-        LONGBOAT_TORCH_CPU="${TORCH_CPU}" /opt/venv/bin/longboat engines install "${ENGINE}" --platform cpu; fi
+        LONGBOAT_TORCH_CPU="${TORCH_CPU}" /opt/venv/bin/longboat engines install "${ENGINE}" --platform cpu; fi \
+    && chmod --recursive g=u /var/lib/longboat
 
 FROM ${BASE}
 ENV DEBIAN_FRONTEND=noninteractive
@@ -35,11 +36,12 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 10001 longboat \
     && useradd --uid 10001 --gid 10001 --home-dir /home/longboat --create-home longboat \
-    && install --directory --owner=10001 --group=10001 \
+    && install --directory --owner=10001 --group=0 --mode=0775 \
         /var/lib/longboat /var/lib/longboat/keys /var/lib/longboat/weights /run/longboat /state \
         /home/longboat/.cache /home/longboat/.cache/huggingface
 COPY --from=build /opt/venv /opt/venv
-COPY --from=engine --chown=10001:10001 /var/lib/longboat /var/lib/longboat
+# OpenShift runs the image as a user without a name, of group 0: what the image's user may write, that group may.
+COPY --from=engine --chown=10001:0 /var/lib/longboat /var/lib/longboat
 COPY --chmod=0555 deploy/containers/health.py deploy/containers/serve.sh /usr/local/bin/
 ENV PATH=/opt/venv/bin:$PATH LONGBOAT_HOME=/var/lib/longboat LONGBOAT_RUN=/run/longboat/node PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001

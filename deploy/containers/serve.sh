@@ -13,8 +13,8 @@ if [ -n "${LONGBOAT_TOKEN_FILE:-}" ]; then
         exit 2
     fi
     # A secret of the container engine is readable for others; Longboat refuses such a file.
-    (umask 077 && cat "$LONGBOAT_TOKEN_FILE" > "$HOME/cluster_token")
-    set -- "$@" --token-file "$HOME/cluster_token"
+    (umask 077 && mkdir -p "$LONGBOAT_RUN" && cat "$LONGBOAT_TOKEN_FILE" > "$LONGBOAT_RUN/cluster_token")
+    set -- "$@" --token-file "$LONGBOAT_RUN/cluster_token"
 fi
 
 if [ -n "${LONGBOAT_JOIN:-}" ]; then

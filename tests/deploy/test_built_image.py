@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from image_lab import MARKS, networks, podman, until
@@ -18,23 +19,30 @@ models:
 pytestmark = MARKS
 
 
-@pytest.fixture(scope="module")
-def container(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A container as compose.yaml starts it, in a network of its own."""
+@contextmanager
+def running(image: str, tmp_path_factory: pytest.TempPathFactory, user: str = "") -> Iterator[str]:
+    """Run a container as compose.yaml starts it, in a network of its own. user: empty for the image's own"""
     file = tmp_path_factory.mktemp("fleet") / "fleet.yaml"
     file.write_text(FLEET)
     podman("rm", "-f", CONTAINER, check=False)
     words = ["run", "-d", "--name", CONTAINER, "--network", f"ns:/run/netns/{NETWORK}", "--ipc", "private"]
     words += ["--shm-size", "2g", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     words += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
-    words += ["-e", "LONGBOAT_FLEET_FILE=/fleet/fleet.yaml", "-v", f"{file}:/fleet/fleet.yaml:ro", image]
+    words += ["-e", "LONGBOAT_FLEET_FILE=/fleet/fleet.yaml", "-v", f"{file}:/fleet/fleet.yaml:ro"]
+    words += ["--user", user] if user else []
     file.parent.chmod(0o755)
     with networks(NETWORK, prefix="10.93.0"):
         try:
-            podman(*words)
+            podman(*words, image)
             yield CONTAINER
         finally:
             podman("rm", "-f", CONTAINER, check=False)
+
+
+@pytest.fixture(scope="module")
+def container(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running(image, tmp_path_factory) as name:
+        yield name
 
 
 def inside(*words: str) -> subprocess.CompletedProcess[str]:
@@ -50,6 +58,14 @@ def test_image_is_small_and_has_a_health_check(image: str) -> None:
     assert found["Size"] < 1.5 * GIB
     assert found["Config"]["User"] == "10001:10001"
     assert "health.py" in str(found.get("HealthCheck") or found.get("Healthcheck"))
+
+
+def test_user_without_a_name_serves_a_fleet(image: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """OpenShift gives each project users of its own, all of group 0."""
+    with running(image, tmp_path_factory, user="1000680000:0") as name:
+        until("the model answers", answers, name)
+        assert inside("id", "-u").stdout.strip() == "1000680000"
+        assert inside("longboat", "keys", "list").returncode == 0
 
 
 def test_container_serves_a_fleet_without_root(container: str) -> None:
