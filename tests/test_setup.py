@@ -220,16 +220,16 @@ def test_rows_run_at_the_same_time_and_each_in_turn(monkeypatch: pytest.MonkeyPa
     run_tests = tool("run_tests")
     both, order = threading.Barrier(2), []
 
-    def run(groups: tuple[str, ...], *_: object, is_alone: bool) -> object:
+    def run(groups: tuple[str, ...], *_: object, is_shown: bool) -> object:
         (group,) = groups
         if group in ("a", "c"):
             both.wait(30)  # breaks unless the other row's first group runs now
         order.append(group)
-        return run_tests.Outcome(group, not is_alone, 1.0)
+        return run_tests.Outcome(group, is_shown, 1.0)
 
     monkeypatch.setattr(run_tests, "run_tests", run)
     outcomes = run_tests.run_rows([[("a",), ("b",)], [("c",)]], {})
-    assert [(outcome.group, outcome.passed) for outcome in outcomes] == [("a", True), ("b", True), ("c", True)]
+    assert [(outcome.group, outcome.passed) for outcome in outcomes] == [("a", False), ("b", False), ("c", True)]
     assert order.index("a") < order.index("b")
 
 
@@ -255,13 +255,15 @@ def test_reasons_of_skipped_tests_are_told(tmp_path: Path, capsys: pytest.Captur
     assert "slowest files of quick, in seconds: tests/test_setup.py 63" in lines
 
 
-def test_files_that_failed_run_again_only_where_they_are_few() -> None:
+def test_files_that_failed_run_again_only_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     run_tests = tool("run_tests")
+    monkeypatch.setattr(run_tests, "run_quietly", lambda *_: pytest.fail("tests run again"))
     here = "tests.test_setup::test_it"
     assert run_tests.file_of(here) == "tests/test_setup.py"
     assert run_tests.file_of("tests.test_setup.TestClass::test_it") == "tests/test_setup.py"
     assert run_tests.file_of("tests.there_is_no_such_file::test_it") == ""
-    many = [here, *(f"tests.{name}::test_it" for name in ("test_folders", "test_project_files", "test_compiled"))]
+    files = sorted((ROOT / "tests/spec").glob("test_*.py"))[: run_tests.MOST_AGAIN]
+    many = [here, *(f"tests.spec.{file.stem}::test_it" for file in files)]
     for group, failures in (("slow+net+ray", many), ("engine", ["gone::test_it"]), ("lint", ["ruff check"])):
         outcome = run_tests.Outcome(group, False, 1.0, code=1, failures=failures)
         same = run_tests.tried_again(outcome, {})

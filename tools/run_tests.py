@@ -212,12 +212,12 @@ def rows_of(rows: Sequence[Sequence[Groups]], chosen: Sequence[str], missing: Ma
 
 
 def run_rows(rows: Sequence[Sequence[Groups]], missing: Mapping[str, str]) -> list[Outcome]:
-    """All groups, the rows side by side."""
+    """All groups, the rows side by side. What tests of the last row print appears at once."""
     if len(rows) > 1:
         names = (", ".join(map(name_of, row)) for row in rows)
-        print(f"\n── side by side; each is reported when it has ended: {' | '.join(names)}", flush=True)
+        print(f"\n── side by side; all but the last are reported when they have ended: {' | '.join(names)}", flush=True)
     with ThreadPoolExecutor(max(1, len(rows))) as threads:
-        running = [threads.submit(run_row, row, missing, is_alone=len(rows) == 1) for row in rows]
+        running = [threads.submit(run_row, row, missing, is_shown=row is rows[-1]) for row in rows]
     return [outcome for row in running for outcome in row.result()]
 
 
@@ -225,14 +225,14 @@ def name_of(groups: Groups) -> str:
     return "+".join(groups)
 
 
-def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_alone: bool = True) -> list[Outcome]:
+def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_shown: bool = True) -> list[Outcome]:
     """Everything of the row in turn; a failure does not stop the others.
 
-    is_alone: what tests print appears at once, and not when their groups have ended
+    is_shown: what tests print appears at once, and not when their groups have ended
     """
     with tests_environment(missing) as env:
         return [
-            run_checks(groups[0]) if groups[0] in CHECKS else run_tests(groups, missing, env, is_alone=is_alone)
+            run_checks(groups[0]) if groups[0] in CHECKS else run_tests(groups, missing, env, is_shown=is_shown)
             for groups in row
         ]
 
@@ -281,7 +281,7 @@ def succeeds(words: tuple[str, ...]) -> bool:
     return subprocess.run([BIN / words[0], *words[1:]], check=False).returncode == 0
 
 
-def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str], *, is_alone: bool) -> Outcome:
+def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str], *, is_shown: bool) -> Outcome:
     """One run of pytest."""
     wanted = " or ".join(f"({TESTS[group]})" for group in groups)
     marks = " and ".join([f"({wanted})", *(f"not {mark}" for mark in missing)])
@@ -292,10 +292,10 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
         words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
         needs_engines = groups[0] in NEEDS_ENGINES
-        words += [f"--numprocesses={NUM_PROCESSES if is_alone or needs_engines else NUM_PROCESSES_BESIDE}"]
+        words += [f"--numprocesses={NUM_PROCESSES if is_shown else NUM_PROCESSES_BESIDE}"]
         if needs_engines:  # a cluster's tests tell one story
             words += ["--randomly-dont-reorganize", *(f"tests/{file}" for file in files_marked(NEEDS_ENGINES))]
-        code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
+        code = (run_shown if is_shown else run_quietly)(name_of(groups), words, env)
         outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s, code=code)
         outcome.busy_s = processors_busy_s() - busy_s
         if report.exists():
@@ -341,7 +341,7 @@ def ran_whole_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
     """Run a group again that pytest broke off; what failed before, and not this time, is unsteady."""
     print(f"{outcome.group}: pytest broke off, so all of it runs once more", flush=True)
     with tests_environment(missing) as env:
-        again = run_tests(tuple(outcome.group.split("+")), missing, env, is_alone=True)
+        again = run_tests(tuple(outcome.group.split("+")), missing, env, is_shown=True)
     again.unsteady = [name for name in outcome.failures if name not in again.failures]
     again.reasons = outcome.reasons | again.reasons
     again.seconds += outcome.seconds
