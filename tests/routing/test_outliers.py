@@ -46,6 +46,17 @@ def test_replica_found_slow_again_stays_away_longer() -> None:
     assert outliers.ejected("ab", 95.0) == {"b"}
 
 
+def test_replica_that_is_slow_for_weeks_stays_away_at_most_five_minutes_at_a_time() -> None:
+    outliers, now_s, aside = Outliers(), 0.0, 0
+    for _ in range(1100):
+        for key, pace_s in (("a", 0.02), ("b", 0.2)):
+            outliers.observe(key, tokens=100, seconds=100 * pace_s, now_s=now_s)
+        aside += outliers.ejected("ab", now_s) == {"b"}
+        now_s += 301.0
+        assert outliers.ejected("ab", now_s) == frozenset()
+    assert aside == 1100
+
+
 @given(PACES)
 def test_half_of_the_replicas_stay_and_the_quickest_is_among_them(paces: dict[str, float]) -> None:
     aside = observed(paces).ejected(paces, 0.0)

@@ -35,8 +35,9 @@ class _Sample:
         return self.seconds / self.tokens
 
     def eject(self, now_s: float) -> None:
-        self.until_s = now_s + min(_EJECT_S * 2.0**self.ejections, _MAX_EJECT_S)
-        self.ejections += 1
+        away_s = min(_EJECT_S * 2.0**self.ejections, _MAX_EJECT_S)
+        self.until_s = now_s + away_s
+        self.ejections += away_s < _MAX_EJECT_S  # no further: a power of it is taken
         self.seconds = self.tokens = 0.0
 
 
