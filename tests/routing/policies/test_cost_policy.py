@@ -61,6 +61,27 @@ def test_an_overdue_prefill_is_not_expected_at_once() -> None:
     assert queue.wait_s(5.0) == pytest.approx(2.0)
 
 
+def test_a_long_prefill_that_is_given_up_does_not_count_as_time_of_the_next() -> None:
+    queue = PrefillQueue()
+    queue.add("long", Work(100_000, 100_000), 100_000, 20.0, 0.5, now_s=0.0)
+    queue.add("next", Work(1000, 1000), 1000, 1.0, 0.5, now_s=5.0)
+    queue.take("long", 15.0)
+    assert queue.wait_s(15.0) == pytest.approx(1.5)
+    sample = queue.done("next", None, 16.5)
+    assert sample is not None and sample.seconds == pytest.approx(1.5)
+
+
+def test_a_prefill_that_is_given_up_leaves_those_of_its_step_where_they_are() -> None:
+    queue = PrefillQueue()
+    queue.add("first", Work(500, 500), 500, 0.1, 1.0, now_s=0.0)
+    for name in ("b", "c"):
+        queue.add(name, Work(500, 500), 500, 0.1, 1.0, now_s=0.5)
+    queue.done("first", None, 1.1)  # b and c are computed now
+    queue.take("b", 2.0)
+    sample = queue.done("c", None, 2.3)
+    assert sample is not None and sample.seconds == pytest.approx(2.3)
+
+
 def test_prefills_of_one_step_share_what_a_step_takes() -> None:
     queue = PrefillQueue()
     queue.add("first", Work(500, 500), 500, 0.1, 1.0, now_s=0.0)

@@ -115,13 +115,15 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         prefill = self._prefills.get(key)
         if prefill is None:
             return None
+        if self._head_tokens <= prefill.work.tokens and next(iter(self._prefills)) == key:
+            self._since_s = now_s  # it had its step for itself, so that the next one begins with its own
         del self._prefills[key]
         self.queued_s -= prefill.seconds
         self._tokens -= prefill.work.tokens
-        self._begin_step(now_s)
+        self._begin_step()
         return prefill.work
 
-    def _begin_step(self, now_s: float) -> None:
+    def _begin_step(self) -> None:
         """Find the prefills that the step under way computes: those that were there when it began."""
         self._head_s = self._head_tokens = 0.0
         if not self._prefills:
