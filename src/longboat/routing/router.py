@@ -149,9 +149,10 @@ class Router(View):
             load.report, load.tells = report, tells
 
     def left(self, key: str) -> None:
-        """Forget a replica and what it held."""
+        """Forget a replica, what it held, and its requests: their ends change nothing any more."""
         load = self._loads.pop(key, None)
         if load is not None:
+            self._trips = {name: trip for name, trip in self._trips.items() if trip.load is not load}
             self.policy.left(load)
             self.index.drop(load.slot)
             self.num_slots = max([other.slot + 1 for other in self._loads.values()], default=0)

@@ -95,3 +95,15 @@ def test_llm_d_wants_four_fifths_of_the_prompt() -> None:
     fleet.router.policy.sent(prompt("h", "b", tokens=4000), fleet.router.load_of(home), cached_tokens=0, now_s=0.0)
     assert fleet.choose(prompt("most", "a" * 5))[0] == home
     assert fleet.choose(prompt("less", "a" * 4 + "xx"))[0] != home
+
+
+def test_llm_d_counts_nothing_of_requests_that_were_at_a_replica_before_it_left() -> None:
+    fleet = Fleet(LlmD(), 2)
+    first = prompt("first", "a" * 20)
+    home = fleet.send(first)
+    other = next(each.key for each in fleet.endpoints if each.key != home)
+    fleet.router.left(home)
+    fleet.router.sent(prompt("second", "b" * 10), home, cached_tokens=0, now_s=0.0)
+    fleet.router.sent(prompt("third", "c" * 5), other, cached_tokens=0, now_s=0.0)
+    fleet.router.ended(first, output_tokens=0, now_s=1.0)
+    assert fleet.choose(prompt("next", "d"))[0] == other

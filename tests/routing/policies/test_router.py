@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fleets import Fleet, prompt
+from fleets import Fleet, endpoint, prompt
 
+from longboat.routing.policies.contract import EngineReport
 from longboat.routing.policies.registry import policy_of
 
 
@@ -16,6 +17,19 @@ def test_a_replica_that_left_comes_back_with_nothing() -> None:
     fleet.router.sent(prompt("b", "xy"), first, cached_tokens=0, now_s=1.0)
     assert fleet.router.load_of(first).requests == 1
     assert fleet.send(prompt("c", "z"), now_s=2.0) != first
+
+
+def test_what_an_engine_said_before_it_left_says_nothing_of_the_next_in_its_slot() -> None:
+    fleet = Fleet(policy_of("cost"), 1)
+    wanted = prompt("a", "xy")
+    key = fleet.send(wanted)
+    report = EngineReport(taken_s=0.0, running=0, waiting=0, queued_tokens=1_000_000)
+    fleet.router.reported(key, report, tells=True)
+    fleet.router.left(key)
+    fleet.endpoints = [endpoint("another")]
+    assert fleet.choose(prompt("b", "z"), now_s=1.0)[1].terms[0][0] == 0.0
+    fleet.router.ended(wanted, output_tokens=0, now_s=1.0)
+    assert fleet.choose(prompt("c", "z"), now_s=1.0)[1].terms[0][0] == 0.0
 
 
 def test_decisions_follow_which_endpoints_may_have_the_request() -> None:

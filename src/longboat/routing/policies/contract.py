@@ -139,4 +139,4 @@ class RoutingPolicy:
         """Note that it ended, or left the replica."""
 
     def left(self, replica: ReplicaLoad) -> None:
-        """Note that a replica is gone."""
+        """Note that a replica is gone, and its requests with it: ``ended`` is not called for these."""

@@ -30,7 +30,7 @@ class LlmD(RoutingPolicy):
 
     def __init__(self) -> None:
         self._inflight: dict[str, int] = {}  # uncached prompt tokens in flight of each replica
-        self._requests: dict[str, int] = {}  # of these, those of each request
+        self._requests: dict[str, tuple[str, int]] = {}  # replica of each request, and its part of these tokens
 
     def choose(
         self, prompt: Prompt, replicas: Sequence[ReplicaLoad], view: View, *, now_s: float, turn: int,
@@ -58,18 +58,20 @@ class LlmD(RoutingPolicy):
 
     def sent(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int, now_s: float) -> None:
         """Count its uncached tokens."""
-        tokens = self._requests[prompt.key] = max(0, prompt.num_tokens - cached_tokens)
+        tokens = max(0, prompt.num_tokens - cached_tokens)
+        self._requests[prompt.key] = (replica.key, tokens)
         self._inflight[replica.key] = self._inflight.get(replica.key, 0) + tokens
 
     def ended(self, prompt: Prompt, replica: ReplicaLoad, *, output_tokens: int, now_s: float) -> None:
         """Take its tokens off."""
-        tokens = self._requests.pop(prompt.key, 0)
-        if replica.key in self._inflight:
-            self._inflight[replica.key] -= tokens
+        key, tokens = self._requests.pop(prompt.key, ("", 0))
+        if key in self._inflight:
+            self._inflight[key] -= tokens
 
     def left(self, replica: ReplicaLoad) -> None:
         """Forget what it had in flight."""
         self._inflight.pop(replica.key, None)
+        self._requests = {name: sent for name, sent in self._requests.items() if sent[0] != replica.key}
 
 
 _COLD: Final = "least load: no replica holds most of it"
