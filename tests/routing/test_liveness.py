@@ -153,6 +153,17 @@ def test_requests_without_steps_and_cpu_time_are_a_hang() -> None:
     assert found_s > LIMITS.hang_s
 
 
+@pytest.mark.parametrize("pause_s", [40.0, 600.0])
+def test_a_machine_that_was_suspended_with_requests_running_has_no_hang(pause_s: float) -> None:
+    """Engine and listener stood still together: the first beats after it show the steps and CPU time of before."""
+    stop_s = 10.0
+    liveness = Liveness(LIMITS, 0.0)
+    for tick in range(120):
+        at_s = tick * 0.25 if tick * 0.25 < stop_s else tick * 0.25 + pause_s
+        liveness.hear(gang(cpu_s=3.0, steps=min(tick, 38) if tick < 48 else tick, running=1), at_s)
+        assert liveness.judge(at_s).health is Health.ALIVE
+
+
 def test_a_silent_door_on_a_node_that_answers_is_only_doubtful() -> None:
     liveness = Liveness(LIMITS, 0.0)
     liveness.hear(gang(), 0.0)

@@ -25,6 +25,9 @@ __all__ = (
 _PAUSE_S = 0.5
 """A listener that last looked this long ago was not running itself: unread beats may be waiting for it."""
 
+_SUSPENDED_S = 5.0
+"""A listener that last judged this long ago may have been suspended together with the engine."""
+
 QUIT, ENDED = "quit", "ended"
 """Causes of the judgements about a gang that ended because it was asked to, and about one that ended otherwise."""
 
@@ -149,6 +152,7 @@ class Liveness:
         "_cpu_mark_s",
         "_hung_s",
         "_is_refused",
+        "_judged_s",
         "_limits",
         "_progress_s",
         "_reached",
@@ -167,6 +171,7 @@ class Liveness:
         self._cpu_mark_s = 0.0
         self._progress_s = now_s
         self._hung_s = 0.0
+        self._judged_s = now_s
         self._is_refused = False
 
     @property
@@ -195,6 +200,7 @@ class Liveness:
     def judge(self, now_s: float) -> Judgement:
         """Judge the gang now. Call several times a second."""
         silent_s, unreached_s = self._silence.seconds(now_s), self._reached.seconds(now_s)
+        self._excuse(now_s)
         if self._beat is None:
             return UNHEARD
         if unreached_s > self._limits.unreached_s:
@@ -213,6 +219,13 @@ class Liveness:
         if silent_s > self._limits.doubt_s:
             return Judgement(health=Health.DOUBTFUL, cause="silent", detail=f"no heartbeat for {silent_s:.1f} s")
         return _ALIVE
+
+    def _excuse(self, now_s: float) -> None:
+        """Do not count a long time without a judgement as a hang: the whole machine may have stood still."""
+        pause_s, self._judged_s = now_s - self._judged_s, now_s
+        if pause_s > _SUSPENDED_S:
+            self._progress_s = min(now_s, self._progress_s + pause_s)
+            self._hung_s = max(0.0, self._hung_s - pause_s)
 
     def _judge_ranks(self, beat: Beat) -> Judgement | None:
         ended = [rank for rank in beat.ranks if rank.life is Life.ENDED]
