@@ -30,7 +30,6 @@ class PrefixAccuracy:
     def __init__(self, window: int = _WINDOW) -> None:
         self._window: deque[tuple[int, int]] = deque(maxlen=window)
         self._expected = self._cached = self._right = 0  # tokens in the window
-        self._since = 0  # requests since the replica's entries were read again
         self._requests = self._all_expected = self._all_cached = self._all_prompt = self._all_right = 0
 
     def observe(self, expected_tokens: int, cached_tokens: int, prompt_tokens: int) -> None:
@@ -41,7 +40,6 @@ class PrefixAccuracy:
             self._count(-expected, -cached, -min(expected, cached))
         self._window.append((expected_tokens, cached_tokens))
         self._count(expected_tokens, cached_tokens, right)
-        self._since += 1
         self._requests += 1
         self._all_expected += expected_tokens
         self._all_cached += cached_tokens
@@ -51,12 +49,12 @@ class PrefixAccuracy:
     @property
     def heal(self) -> bool:
         """Whether the replica's entries should be dropped and asked for again."""
-        return self._since >= _LEAST and len(self._window) >= _LEAST and self._precision < _BAD_PRECISION
+        return len(self._window) >= _LEAST and self._precision < _BAD_PRECISION
 
     def restart(self) -> None:
         """Begin a new window: the entries were asked for again."""
         self._window.clear()
-        self._expected = self._cached = self._right = self._since = 0
+        self._expected = self._cached = self._right = 0
 
     def snapshot(self) -> AccuracyFigures:
         """Return the figures."""
