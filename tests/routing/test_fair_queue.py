@@ -316,6 +316,30 @@ def test_ticket_may_be_offered_again_only_after_its_end() -> None:
     assert scheduler.offer(first, now_s=1.0, slots=1, busy=0) is GRANTED
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_tenant_whose_estimates_were_far_too_high_gets_no_more_than_its_share(is_known: bool) -> None:
+    """The estimates are taken back when its requests end; who came meanwhile must not be behind it by as much."""
+    scheduler, now_s = Scheduler(QueuePolicy(max_wait_s=1e6)), 0.0
+    if is_known:
+        for first in filled(scheduler, 10, tenant="c"):
+            scheduler.finish(first, now_s=1.0, used_tokens=100, served=True)
+    running = [ticket("a", cost=10_000) for _ in range(10)]
+    assert all(scheduler.offer(t, now_s=40.0, slots=10, busy=0) is GRANTED for t in running)
+    granted = {"a": 0, "b": 0}
+    for number in range(60):
+        now_s = 41.0 + number
+        for tenant, cost in (("a", 10_000), ("b", 100)):
+            for _ in range(10):
+                scheduler.offer(ticket(tenant, at_s=now_s, cost=cost), now_s=now_s, slots=10, busy=10)
+        for done in running:
+            scheduler.finish(done, now_s=now_s, used_tokens=100, served=True)
+        running = []
+        while (found := scheduler.grant_next(now_s=now_s, slots=10, busy=0)) is not None:
+            running.append(found)
+            granted[found.tenant] += 1
+    assert granted["b"] == pytest.approx(granted["a"], rel=0.1), granted
+
+
 def test_returning_tenant_has_saved_up_nothing() -> None:
     scheduler = Scheduler(QueuePolicy(max_wait_s=1e9))
     (current,) = filled(scheduler, 1, tenant="busy")

@@ -96,7 +96,7 @@ def test_flood_is_felt_without_headroom() -> None:
 def test_two_gateways_with_leases_keep_within_the_engine(seed: int) -> None:
     twin = Twin(32, num_gateways=2)
     twin.run(quiet_stream(32, seed, num_gateways=2) + floods(seed, num_gateways=2))
-    assert twin.most_running == 32
+    assert 31 <= twin.most_running <= 32  # the last slot is kept for tenants below their share
 
 
 def test_tenant_at_one_gateway_only_is_not_starved_by_a_flood_at_the_other() -> None:

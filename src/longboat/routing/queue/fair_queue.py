@@ -204,6 +204,7 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
         used = unknown_tokens if used_tokens is None else float(used_tokens)
         change_tokens = used - ticket.charged_tokens
         flow.virtual_time += change_tokens / tenant.weight
+        flow.unsettled_tokens -= ticket.unsettled_tokens
         if served and used > 0:
             self._pace.learn(used_tokens=used, busy_s=ticket.ran_s)
             if used_tokens is not None:
@@ -239,12 +240,14 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
         tenant, level = flow.tenant, flow.level
         tenant.note(now_s)
         if not ticket.num_pauses:
-            ticket.charged_tokens = ticket.cost_tokens * tenant.ratio.value
+            ticket.charged_tokens = charged = ticket.cost_tokens * tenant.ratio.value
+            ticket.unsettled_tokens = max(0.0, charged - self._pace.mean_tokens) if self._pace.known else charged
         self._grants += 1
         level.turn = self._grants
-        level.virtual_time = flow.virtual_time
+        level.virtual_time = flow.settled
         if not ticket.num_pauses:
             flow.virtual_time += ticket.charged_tokens / tenant.weight
+            flow.unsettled_tokens += ticket.unsettled_tokens
         tenant.running += 1
         level.running += 1
         self._running += 1

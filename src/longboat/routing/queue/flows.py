@@ -23,7 +23,8 @@ class Ticket:  # size: a plain record without behaviour
 
     __slots__ = (
         "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "denied", "expires_s", "flow", "granted_s",
-        "num_pauses", "payload", "place", "priority", "ran_s", "since_s", "tenant", "waited_s", "weight",
+        "num_pauses", "payload", "place", "priority", "ran_s", "since_s", "tenant", "unsettled_tokens", "waited_s",
+        "weight",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +47,7 @@ class Ticket:  # size: a plain record without behaviour
         self.place = OUTSIDE
         self.flow: Flow | None = None
         self.charged_tokens = 0.0
+        self.unsettled_tokens = 0.0  # of these, what a mean request would not use
         self.granted_s = 0.0
         self.expires_s = 0.0
         self.ran_s = 0.0  # time with a slot, the present one not included
@@ -89,7 +91,7 @@ class Level:
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.flows: dict[Flow, None] = {}  # flows with waiting tickets
-        self.virtual_time = 0.0  # virtual time at which the last granted ticket began
+        self.virtual_time = 0.0  # ``Flow.settled`` of the last granted ticket's flow when it began
         self.turn = 0  # number of the last grant, so that equals take turns
         self.running = 0
 
@@ -101,7 +103,7 @@ class Level:
 class Flow:
     """A tenant's tickets of one class, first come first served."""
 
-    __slots__ = ("level", "promised_s", "tenant", "tickets", "virtual_time", "waiting_tokens")
+    __slots__ = ("level", "promised_s", "tenant", "tickets", "unsettled_tokens", "virtual_time", "waiting_tokens")
 
     def __init__(self, tenant: Tenant, level: Level) -> None:
         self.tenant = tenant
@@ -109,6 +111,7 @@ class Flow:
         self.tickets: OrderedDict[Ticket, None] = OrderedDict()
         self.waiting_tokens = 0
         self.virtual_time = 0.0  # tokens served, divided by weight
+        self.unsettled_tokens = 0.0  # of these, what estimates say beyond mean requests, until their use is known
         self.promised_s = 0.0  # latest time at which a refused request was asked to come back
 
     @property
@@ -120,12 +123,21 @@ class Flow:
         """Tokens that the waiting tickets will use, as far as the tenant's past tells."""
         return self.waiting_tokens * self.tenant.ratio.value
 
+    @property
+    def settled(self) -> float:
+        """Return the virtual time as if each ticket whose use is not known yet used a request's mean at most."""
+        return self.virtual_time - self.unsettled_tokens / self.tenant.weight
+
     def start(self) -> float:
-        """Return the virtual time from which a new ticket is served: a tenant with an empty queue saved nothing."""
+        """Return the virtual time from which a new ticket is served: a tenant with an empty queue saved nothing.
+
+        High estimates of other tenants do not count: one that is taken back later would leave this tenant behind the
+        other by as much.
+        """
         if self.tickets:
             return self.virtual_time
-        floor = self.level.floor()
-        return max(self.virtual_time, self.level.virtual_time if floor is None else floor)
+        settled = [flow.settled for flow in self.level.flows]
+        return max(self.virtual_time, min(settled) if settled else self.level.virtual_time)
 
     def push(self, ticket: Ticket) -> None:
         self.virtual_time = self.start()
