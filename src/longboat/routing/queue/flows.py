@@ -131,8 +131,8 @@ class Flow:
     def start(self) -> float:
         """Return the virtual time from which a new ticket is served: a tenant with an empty queue saved nothing.
 
-        High estimates of other tenants do not count: one that is taken back later would leave this tenant behind the
-        other by as much.
+        High estimates of other tenants do not count: once their true use is known, this tenant would be behind by the
+        difference.
         """
         if self.tickets:
             return self.virtual_time
