@@ -396,6 +396,45 @@ def test_a_disk_that_fails_is_told_and_its_whole_model_stays(storage: RangeServe
     assert held.path.is_dir() and storage.sent_bytes == sent
 
 
+@pytest.mark.parametrize("is_moved", [False, True], ids=["whole", "moved"])
+def test_a_repair_that_was_cut_is_continued(tmp_path: Path, is_moved: bool) -> None:
+    """Files of a published model are too long and read-only, and its record says that all is there."""
+    entries = [FileEntry(path=path, size=MIB, version="1") for path in "xy"]
+    store, manifest = Store(tmp_path), make_manifest("s3://b/a", entries)
+    folder = store.begin(manifest, None)
+    put_all(folder)
+    store.publish(folder)
+    whole, partial = (tmp_path / "weights" / kind / manifest.key for kind in ("models", "partial"))
+    for path, data in (("x", bytes(MIB + 5)), ("y", bytes(MIB - 5) + b"wrong and longer")):
+        (whole / "files" / path).chmod(0o644)
+        (whole / "files" / path).write_bytes(data)
+        (whole / "files" / path).chmod(0o444)
+    if is_moved:
+        (whole / "boot").unlink()
+        whole.rename(partial)
+    again = store.begin(manifest, None)
+    assert [piece.path for piece in again.pieces if not again.record.has(piece.index)] == ["y"]
+    assert {again.path(path).stat().st_mode & 0o777 for path in "xy"} == {0o644}
+    put_all(again)
+    store.publish(again)
+    assert store.published(manifest.key) is not None
+
+
+def test_a_store_that_cannot_be_written_is_an_error_of_its_disk(tmp_path: Path) -> None:
+    manifest = make_manifest("s3://b/a", [FileEntry(path="x", size=MIB, version="1")])
+    store = Store(tmp_path)
+    folder = store.begin(manifest, None)
+    put_all(folder)
+    (tmp_path / "weights" / "models").write_bytes(b"")  # as on a damaged disk: a file in the folder's place
+    with pytest.raises(ClusterError, match=r"the disk of .* fails: File exists"):
+        store.publish(folder)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "weights").write_bytes(b"")
+    for write in (lambda: Store(tmp_path / "b").fetch_lock("a"), lambda: Store(tmp_path / "b").begin(manifest, None)):
+        with pytest.raises(ClusterError, match=r"the disk of .*/b/weights.* fails"):
+            write()
+
+
 @pytest.mark.parametrize("sha256", ["", hashlib.sha256(bytes(MIB)).hexdigest()], ids=["unnamed", "named"])
 def test_a_file_that_was_lost_is_fetched_again(tmp_path: Path, sha256: str) -> None:
     store = Store(tmp_path)

@@ -8,6 +8,7 @@ KEY/files/…         the files that an engine reads
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -24,9 +25,10 @@ from longboat.processes import boot_id
 from longboat.weights.pieces.manifest import FileEntry, Manifest, Piece, pieces_of, read_manifest
 from longboat.weights.store.piece_record import PieceRecord, write_at
 
-__all__ = ("ABSENT", "FILES", "PieceFolder", "WrongHashError", "disk_error")
+__all__ = ("ABSENT", "BOOT", "FILES", "PieceFolder", "WrongHashError", "disk_error")
 
 FILES: Final = "files"
+BOOT: Final = "boot"
 HASH_THREADS = min(8, os.cpu_count() or 1)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ABSENT: Final = (FileNotFoundError, NotADirectoryError, PermissionError)
@@ -64,10 +66,11 @@ class PieceFolder:
             if not path.exists() or path.read_bytes() != text:  # a power cut leaves an empty one
                 write_whole(path, text)
             found = cls(folder, manifest)
+            _make_writable(found)
             boot = boot_id() or "unknown"
-            if _text_of(folder / "boot") != boot:
+            if _text_of(folder / BOOT) != boot:
                 found.recheck()
-                write_whole(folder / "boot", boot.encode())
+                write_whole(folder / BOOT, boot.encode())
         except OSError as error:
             raise disk_error(error, folder) from None
         return found
@@ -172,6 +175,17 @@ class PieceFolder:
                 return hashlib.sha256(file.read(piece.length)).digest() == self.record[piece.index]
         except OSError:
             return False
+
+
+def _make_writable(folder: PieceFolder) -> None:
+    """Let files be written that were published once, and cut what is behind their ends. Raises OSError."""
+    for file in folder.manifest.files:
+        with contextlib.suppress(FileNotFoundError):
+            path = folder.path(file.path)
+            if not (stat := path.stat()).st_mode & 0o200:
+                path.chmod(0o644)
+            if stat.st_size > file.size:
+                os.truncate(path, file.size)
 
 
 def _text_of(path: Path) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ from longboat.telemetry import logger
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
 from longboat.weights.pieces.manifest import Manifest
 from longboat.weights.pieces.rate import Progress
-from longboat.weights.store.piece_folder import ABSENT, FILES, PieceFolder, disk_error
+from longboat.weights.store.piece_folder import ABSENT, BOOT, FILES, PieceFolder, disk_error
 from longboat.weights.store.places import Locks, Places
 from longboat.weights.store.progress_file import ProgressFile
 
@@ -94,8 +95,9 @@ class Store:
         return lock
 
     def fetch_lock(self, key: str) -> FileLock | None:
-        """Become the one process that fetches a model; None where another one does."""
-        return self._locks.taken(key, "fetch")
+        """Become the one process that fetches a model; None where another one does. Raises ClusterError."""
+        with _disk_errors(self.folder):
+            return self._locks.taken(key, "fetch")
 
     def begin(self, manifest: Manifest, budget_bytes: int | None) -> PieceFolder:
         """Make room for a model, and open its folder. The caller has its fetch lock.
@@ -103,13 +105,14 @@ class Store:
         Raises ClusterError where the room does not suffice. A damaged whole model is opened again for its repair.
         """
         key = manifest.key
-        self._places.finish_removals()
-        self._drop_older(manifest)
-        if self._places.models(key).exists():
-            _reopen(self._places, self._locks, manifest)
-        known = PieceFolder.begun(self._places.partial(key), manifest)
-        with self._locks.room():
-            self._make_room(key, manifest.num_bytes - known.have_bytes, budget_bytes)
+        with _disk_errors(self.folder):
+            self._places.finish_removals()
+            self._drop_older(manifest)
+            if self._places.models(key).exists():
+                _reopen(self._places, self._locks, key)
+            known = PieceFolder.begun(self._places.partial(key), manifest)
+            with self._locks.room():
+                self._make_room(key, manifest.num_bytes - known.have_bytes, budget_bytes)
         return known
 
     def _make_room(self, key: str, need_bytes: int, budget_bytes: int | None) -> None:
@@ -131,11 +134,12 @@ class Store:
         """Let engines see a model of which all pieces are there. Raises as ``PieceFolder.finish`` does."""
         folder.finish()
         target = self._places.models(folder.manifest.key)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        ProgressFile(folder.folder).remove()
-        folder.folder.rename(target)
-        os.utime(target)
-        sync(target.parent)
+        with _disk_errors(folder.folder):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            ProgressFile(folder.folder).remove()
+            folder.folder.rename(target)
+            os.utime(target)
+            sync(target.parent)
 
     def progress(self, key: str) -> ProgressFile:
         """Return where the process that fetches a model notes its progress for other processes."""
@@ -156,8 +160,9 @@ class Store:
                 if lock is None:
                     raise ClusterError(f"the weights {key} are in use", hint="stop the replicas that use them first")
                 stack.enter_context(lock)
-            for folder in (self._places.models(key), self._places.partial(key)):
-                self._places.remove(folder)
+            with _disk_errors(self.folder):
+                for folder in (self._places.models(key), self._places.partial(key)):
+                    self._places.remove(folder)
 
     def _stored(self, path: Path) -> Stored | None:
         is_whole = path.parent.name == "models"
@@ -189,6 +194,15 @@ class Store:
                     self.evict(stored.key)
 
 
+@contextlib.contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """Raise ClusterError for what the system says of a disk that is full, fails, or cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, folder) from None
+
+
 def _evicted(store: Store, key: str) -> bool:
     """Remove a model, unless a process has removed it already; False where one has begun to use it."""
     try:
@@ -209,9 +223,8 @@ def _size(stored: Stored, rest_bytes: int, is_kept: bool) -> StoredSize:
     )
 
 
-def _reopen(places: Places, locks: Locks, manifest: Manifest) -> None:
-    """Move a whole model that was damaged back among the unfinished ones, and forget its wrong pieces."""
-    key = manifest.key
+def _reopen(places: Places, locks: Locks, key: str) -> None:
+    """Move a whole model that was damaged back among the unfinished ones, where its pieces are checked."""
     lock = locks.awaited(key, "use")
     if lock is None:
         raise ClusterError(
@@ -221,14 +234,5 @@ def _reopen(places: Places, locks: Locks, manifest: Manifest) -> None:
     with lock:
         places.remove(places.partial(key))
         places.partial(key).parent.mkdir(parents=True, exist_ok=True)
+        (places.models(key) / BOOT).unlink(missing_ok=True)  # first: the next process checks its pieces
         places.models(key).rename(places.partial(key))
-        folder = PieceFolder.begun(places.partial(key), manifest)
-        folder.recheck()
-        for file in folder.manifest.files:
-            with contextlib.suppress(FileNotFoundError):
-                os.truncate(_writable(folder.path(file.path)), file.size)
-
-
-def _writable(path: Path) -> Path:
-    path.chmod(0o644)
-    return path
