@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +90,30 @@ def test_a_failed_piece_comes_from_elsewhere() -> None:
     assert order == Order(piece=0, source="a:1", sha256="hash 0")
     answer = b.turn(0.1, 1, failed=(Failed(piece=0, source="a:1", why=Failure.WRONG),))
     assert answer.orders == (Order(piece=0, source=STORAGE, sha256="hash 0"),)
+
+
+def test_a_node_that_hangs_is_asked_ever_more_seldom_until_it_gives_a_piece() -> None:
+    tracker = Tracker(StorageLimits(requests=1))
+    slow, b = Node(tracker, "slow:1", 20), Node(tracker, "b:1", 20)
+    slow.have = {piece: f"hash {piece}" for piece in range(20)}
+    now_s, ordered_s = 0.0, list[float]()
+    while now_s < 141.0:
+        slow.turn(now_s)
+        orders = [order for order in b.turn(now_s, want=3).orders if order.source != STORAGE]
+        if orders:
+            ordered_s.append(now_s)
+            b.turn(now_s, failed=tuple(Failed(piece=o.piece, source=o.source, why=Failure.LOST) for o in orders))
+        now_s += 1.0
+    pauses = [later - earlier for earlier, later in pairwise(ordered_s)]
+    assert pauses == [3.0, 6.0, 12.0, 24.0, 48.0]
+    slow.turn(141.0)
+    (order,) = b.turn(141.0, want=1).orders
+    assert order.source == "slow:1"
+    b.complete(141.0, order.piece)
+    (order,) = b.turn(141.0, want=1).orders
+    b.turn(141.0, failed=(Failed(piece=order.piece, source="slow:1", why=Failure.LOST),))
+    slow.turn(144.0)
+    assert [order.source for order in b.turn(144.0, want=1).orders] == ["slow:1"]
 
 
 def test_a_node_that_gives_wrong_pieces_gives_no_more() -> None:

@@ -19,6 +19,8 @@ SILENT_S: Final = 10.0
 """A node that takes no turn for this long is not a member any more; what it was reading is given to others."""
 EXCLUDED_S: Final = 3.0
 """For this long a node is not sent again to a source that failed it."""
+MOST_EXCLUDED_S: Final = 48.0
+"""The exclusion of a node that fails another one doubles each time, up to this: one that hangs costs 10 s each time."""
 MAX_UPLOADS: Final = 6
 """Pieces that one node gives at the same time."""
 MAX_WRONG: Final = 3
@@ -48,6 +50,7 @@ class _Member:
     wrong: int = 0  # pieces that it has, and that others are not sent to get: they came with wrong bytes
     orders: dict[int, str] = field(default_factory=dict)  # piece that it fetches now → source
     excluded: dict[str, float] = field(default_factory=dict)  # source → until when it is not sent there
+    excluded_s: dict[str, float] = field(default_factory=dict)  # node → how long, since it last gave a piece
     num_wrong: int = 0  # wrong pieces that others got from it
 
     @property
@@ -100,7 +103,7 @@ class _Swarm:
 
     def failed(self, member: _Member, failure: Failed, now_s: float) -> None:
         member.orders.pop(failure.piece, None)
-        member.excluded[failure.source] = now_s + EXCLUDED_S
+        self.exclude(member, failure.source, now_s)
         if failure.why is not Failure.WRONG or not self.knows(failure.piece):
             return
         if failure.source == STORAGE:
@@ -110,6 +113,14 @@ class _Swarm:
         elif (giver := self.members.get(failure.source)) is not None:
             giver.num_wrong += 1
             giver.wrong |= 1 << failure.piece
+
+    @staticmethod
+    def exclude(member: _Member, source: str, now_s: float) -> None:
+        """Send a member to other sources for a while. Requests that fail together count once."""
+        if source != STORAGE and member.excluded.get(source, now_s) <= now_s:
+            before_s = member.excluded_s.get(source, EXCLUDED_S / 2)
+            member.excluded_s[source] = min(before_s * 2, MOST_EXCLUDED_S)
+        member.excluded[source] = now_s + member.excluded_s.get(source, EXCLUDED_S)
 
     def doubt(self, piece: int) -> None:
         """Forget a hash that the storage's bytes do not have; the nodes that reported it do not give the piece."""
@@ -167,6 +178,7 @@ class Tracker:
         member.heard_at_s = now_s
         for done in turn.done:
             swarm.has(member, done.piece, done.sha256)
+            member.excluded_s.pop(done.source, None)
         for failure in turn.failed:
             swarm.failed(member, failure, now_s)
         orders = self._orders(swarm, turn, member, now_s)
