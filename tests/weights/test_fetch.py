@@ -510,3 +510,12 @@ def test_a_server_that_sends_whole_files_only_is_named_at_once(storage: RangeSer
     with pytest.raises(RefusedError, match="ignores the header Range") as raised:
         node("one").hold(storage.source)
     assert "nginx" in raised.value.hint
+
+
+def test_a_later_part_names_the_model_and_engines_get_the_first(node: MakeNode, tmp_path: Path) -> None:
+    for name in ("q-00001-of-00002.gguf", "q-00002-of-00002.gguf", "q-00003-of-00000.gguf"):
+        (tmp_path / name).write_bytes(name.encode())
+    for named, given in (("q-00002-of-00002", "q-00001-of-00002"), ("q-00003-of-00000", "q-00003-of-00000")):
+        held = node().hold(f"file://{tmp_path}/{named}.gguf")
+        assert held.path.read_text() == f"{given}.gguf"
+        held.release()

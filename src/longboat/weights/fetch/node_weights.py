@@ -13,7 +13,7 @@ from longboat.core.errors import TransferError, UserInputError
 from longboat.file_lock import FileLock
 from longboat.telemetry import logger
 from longboat.weights.fetch.fetcher import Fetcher, FetchOptions
-from longboat.weights.pieces.manifest import Manifest
+from longboat.weights.pieces.manifest import Manifest, parts_of
 from longboat.weights.pieces.rate import Progress
 from longboat.weights.sources.location import locate
 from longboat.weights.sources.open_store import StorageOptions
@@ -115,7 +115,8 @@ class NodeWeights:
                 pin.release()
         if not is_there:
             return None
-        return HeldWeights(key=key, path=self.store.engine_path(key, locate(source).name), pin=pin)
+        first, *_ = parts_of(locate(source).name)
+        return HeldWeights(key=key, path=self.store.engine_path(key, first), pin=pin)
 
     def _fetch(self, manifest: Manifest, storage: Storage, on_progress: Callable[[Progress], None]) -> None:
         folder = self.store.begin(manifest, self._options.disk_bytes)

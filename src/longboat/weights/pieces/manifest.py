@@ -44,7 +44,7 @@ NO_MATTER: Final = (".md", ".png", ".jpg", ".jpeg", ".gif", ".pdf", ".mp4")
 _UNSAFE = re.compile(r"[\0-\x1f\x7f\\]")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _SLUG_LENGTH = 60
-_PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,8 +167,9 @@ def wanted_files(files: Iterable[FileEntry]) -> tuple[FileEntry, ...]:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Return the files of a model that is named by one file: all parts where it is the first of several."""
-    if (match := _PART.fullmatch(name)) is None:
+    """Return the files of a model that is named by one file, the first part first: engines are given that one."""
+    match = _PART.fullmatch(name)
+    if match is None or not 1 <= int(match["number"]) <= int(match["count"]):
         return (name,)
     count = int(match["count"])
     return tuple(f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1))
