@@ -256,6 +256,12 @@ def test_parts_of_a_gguf_model_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "boat-00002-of-00002.gguf").write_bytes(rest)
     shape = read_model(str(tmp_path / "boat-00001-of-00002.gguf"), LIBRARY)
     assert shape.layers[1].num_params - shape.layers[0].num_params == WIDTH * HIDDEN
+    parts = {f"https://hub/{path.name}?download=true": path.read_bytes() for path in tmp_path.iterdir()}
+    for url in sorted(parts):
+        assert read_model(url, LIBRARY, serving(parts)).weight_bytes == shape.weight_bytes
+    for name in ("boat-00001-of-00000.gguf", "BOAT.GGUF"):
+        (tmp_path / name).write_bytes(gguf())
+        check_gguf(read_model(str(tmp_path / name), LIBRARY))
 
 
 def test_window_of_a_gguf_model_follows_the_pattern_of_its_architecture(tmp_path: Path) -> None:
@@ -416,6 +422,27 @@ def test_broken_indexes_are_refused(tmp_path: Path, text: str) -> None:
     (folder / "model.safetensors.index.json").write_text(text)
     with pytest.raises(UserInputError, match=r"index\.json"):
         read_model(str(folder), LIBRARY)
+
+
+def test_an_index_that_names_a_folder_lacks_that_file(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "boat", CONFIG, [*ENDS, *layer(0)], layer(1))
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "deep"}}')
+    (folder / "deep").mkdir()
+    with pytest.raises(UserInputError, match="lacks 1 of 1 files of weights, such as deep"):
+        read_model(str(folder), LIBRARY)
+
+
+def test_weights_in_another_format_are_not_read_as_text(tmp_path: Path) -> None:
+    with (tmp_path / "pytorch_model.bin").open("wb") as file:
+        file.truncate((1 << 27) + 1)
+    with pytest.raises(UserInputError, match="has 134217729 bytes, the limit"):
+        read_model(str(tmp_path / "pytorch_model.bin"), LIBRARY)
+
+
+def test_counts_that_no_safetensors_file_holds_are_refused() -> None:
+    entry = {"dtype": "BF16", "shape": [1], "data_offsets": [0, 1 << 64]}
+    with pytest.raises(UserInputError, match="no shape or offsets for 'a'"):
+        read_header(json.dumps({"a": entry}).encode(), "x")
 
 
 def test_impossibly_many_layers_are_refused(tmp_path: Path) -> None:

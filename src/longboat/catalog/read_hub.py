@@ -19,7 +19,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.catalog.shape.tensors import Tensor
 from longboat.core.errors import TransferError, UserInputError
 
-__all__ = ("HUB", "WITHOUT_NETWORK", "Fetch", "fetched", "read_hub_or_catalog")
+__all__ = ("HUB", "MAX_TEXT_BYTES", "WITHOUT_NETWORK", "Fetch", "fetched", "read_hub_or_catalog")
 
 # (address, first byte, bytes) → the bytes, fewer where the file ends. Raises TransferError; LookupError: no such file.
 Fetch = Callable[[str, int, int], bytes]

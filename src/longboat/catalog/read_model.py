@@ -15,7 +15,7 @@ from longboat.catalog.formats.hf_config import parse_config
 from longboat.catalog.formats.safetensors import LENGTH_BYTES, header_length, read_header, read_index
 from longboat.catalog.library import Library
 from longboat.catalog.quantized_names import named_model, quantized_name
-from longboat.catalog.read_hub import HUB, WITHOUT_NETWORK, Fetch, fetched, read_hub_or_catalog
+from longboat.catalog.read_hub import HUB, MAX_TEXT_BYTES, WITHOUT_NETWORK, Fetch, fetched, read_hub_or_catalog
 from longboat.catalog.readers.config_and_tensors import shape_from_both
 from longboat.catalog.readers.gguf_shape import shape_from_gguf
 from longboat.catalog.shape.from_tensors import shape_from_tensors
@@ -86,11 +86,21 @@ def _named(source: str, library: Library) -> ModelShape:
 def _read_path(path: Path) -> ModelShape:
     if path.is_dir():
         return read_folder(path)
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         return read_gguf(path)
     if path.suffix == ".safetensors":
         return shape_from_tensors(_header_of(path), name=path.stem)
-    return shape_from_both(parse_config(path.read_text(errors="replace"), str(path)), None, path.parent.name, ())
+    return shape_from_both(parse_config(_text_of(path), str(path)), None, path.parent.name, ())
+
+
+def _text_of(path: Path) -> str:
+    """Return a file's text. Raises UserInputError for a file that is too large for text, such as weights."""
+    if (size := path.stat().st_size) > MAX_TEXT_BYTES:
+        raise UserInputError(
+            f"{path} has {size} bytes, the limit of a JSON file is {MAX_TEXT_BYTES}",
+            hint="name a .gguf or .safetensors file, a config.json, or the model's folder",
+        )
+    return path.read_text(errors="replace")
 
 
 def read_folder(folder: Path) -> ModelShape:
@@ -106,10 +116,8 @@ def read_folder(folder: Path) -> ModelShape:
                 f"{folder} has no config.json, safetensors or GGUF file", hint="name the folder that holds config.json"
             )
         return shape_from_tensors(tensors, name=folder.name)
-    beside = (
-        parse_config(quantization.read_text(errors="replace"), str(quantization)) if quantization.exists() else None
-    )
-    told = parse_config(config.read_text(errors="replace"), str(config))
+    beside = parse_config(_text_of(quantization), str(quantization)) if quantization.exists() else None
+    told = parse_config(_text_of(config), str(config))
     return shape_from_both(told, beside, folder.name, tensors)
 
 
@@ -117,8 +125,8 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return sorted(folder.glob("*.safetensors"))
-    names = read_index(index.read_text(errors="replace"), str(index))
-    missing = [name for name in names if not (folder / name).exists()]
+    names = read_index(_text_of(index), str(index))
+    missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise UserInputError(
             f"{folder} lacks {len(missing)} of {len(names)} files of weights, such as {missing[0]}",
@@ -149,7 +157,8 @@ def gguf_parts(path: Path) -> list[Path]:
 
 def _part_names(name: str) -> list[str]:
     """Return the names of all parts of a GGUF model, from the name of one."""
-    if (found := SPLIT_GGUF.search(name)) is None:
+    found = SPLIT_GGUF.search(name)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
         return [name]
     stem, total = name[: found.start()], int(found[2])
     return [f"{stem}-{number:05d}-of-{total:05d}.gguf" for number in range(1, total + 1)]
@@ -191,5 +200,6 @@ def _read_address(address: str, fetch: Fetch) -> ModelShape:
     def header(url: str) -> GgufHeader:
         return _gguf_header(lambda offset, length: fetched(fetch, url, offset, length), url)
 
-    headers = [header(url) for url in _part_names(address)]
-    return shape_from_gguf(headers, name=address.rsplit("/", 1)[-1], origin=address)
+    place, mark, query = address.partition("?")
+    headers = [header(f"{part}{mark}{query}") for part in _part_names(place)]
+    return shape_from_gguf(headers, name=place.rsplit("/", 1)[-1], origin=address)

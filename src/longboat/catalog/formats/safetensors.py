@@ -16,6 +16,7 @@ __all__ = ("LENGTH_BYTES", "header_length", "read_header", "read_index")
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
+MAX_COUNT = (1 << 64) - 1  # of the format
 
 
 def header_length(start: bytes, origin: str) -> int:
@@ -54,7 +55,7 @@ def _tensor(name: str, entry: object, origin: str) -> Tensor:
 def _counts(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list):
         return None
-    counts = tuple(item for item in value if isinstance(item, int) and item >= 0)
+    counts = tuple(item for item in value if isinstance(item, int) and 0 <= item <= MAX_COUNT)
     return counts if len(counts) == len(value) else None
 
 
