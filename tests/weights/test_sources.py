@@ -6,8 +6,12 @@ import base64
 import json
 import os
 import shutil
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -204,3 +208,111 @@ def test_a_list_of_hashes_may_name_itself(storage: RangeServer) -> None:
     storage.files["SHA256SUMS"] += f"\n{'0' * 64}  SHA256SUMS\n".encode()
     found = Storage(storage.source, StorageOptions(stall_s=2.0, retries=0), env={}).manifest()
     assert [file.path for file in found.files] == ["config.json", "model.safetensors"]
+
+
+def test_a_folder_whose_upload_is_not_complete_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    storage = Storage(f"file://{folder}", StorageOptions(), env={})
+    for name in ("config.json", "m-1.safetensors"):
+        (folder / name).write_bytes(b"{}")
+    names = ("config.json", "m-1.safetensors", "m-2.safetensors", "README.md", "pytorch_model.bin")
+    (folder / "SHA256SUMS").write_text("".join(f"{'ab' * 32}  {name}\n" for name in names))
+    with pytest.raises(TransferError, match=r"lacks m-2\.safetensors$") as caught:
+        storage.manifest()
+    assert "SHA256SUMS" in caught.value.hint
+    (folder / "SHA256SUMS").unlink()
+    index = {"weight_map": {"a": "m-1.safetensors", "b": "m-2.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    node = NodeWeights(tmp_path / "home", env={})
+    with pytest.raises(TransferError, match=r"lacks m-2\.safetensors$") as caught:
+        node.hold(storage.source)
+    assert "index.json" in caught.value.hint
+    (folder / "m-2.safetensors").write_bytes(b"{}")
+    node.hold(storage.source).release()
+
+
+def test_a_listing_that_names_a_file_twice_is_refused(storage: RangeServer) -> None:
+    file = {"type": "file", "path": "config.json", "oid": "2", "size": 2}
+    storage.files |= {
+        "api/models/o/n/revision/v1": REVISION,
+        f"api/models/o/n/tree/{COMMIT}?recursive=true": json.dumps([file, {**file, "size": 3}]).encode(),
+    }
+    with pytest.raises(TransferError, match=r"names 'config\.json' twice"):
+        hub(storage).manifest()
+
+
+def test_a_file_that_a_repository_does_not_have_is_told_with_those_that_it_has(storage: RangeServer) -> None:
+    tree = [{"type": "file", "path": f"{name}.gguf", "oid": "2", "size": 2} for name in ("m-Q4_K_M", "m-Q8_0")]
+    storage.files |= {
+        "api/models/o/n/revision/v1": REVISION,
+        f"api/models/o/n/tree/{COMMIT}?recursive=true": json.dumps(tree).encode(),
+    }
+    env = {"HF_ENDPOINT": storage.source}
+    reader = Storage("hf:o/n@v1:m-Q4_K.gguf", StorageOptions(stall_s=2.0), env=env, home=Path("/nowhere"))
+    with pytest.raises(MissingObjectError, match=r"there is no m-Q4_K\.gguf in hf:o/n@v1") as caught:
+        reader.manifest()
+    assert caught.value.hint == "it has m-Q4_K_M.gguf, m-Q8_0.gguf"
+
+
+class Pages(BaseHTTPRequestHandler):
+    """A hub with pages: the second is behind the address of ``following``."""
+
+    following = "/second"
+    tokens: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        is_listing = "revision" not in self.path
+        file = {"type": "file", "path": self.path.strip("/").partition("?")[0], "oid": "2", "size": 2}
+        body = json.dumps([file]).encode() if is_listing else REVISION
+        self.tokens.append(self.headers.get("Authorization"))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        if is_listing and self.path != "/second":
+            self.send_header("Link", f'<{self.following}>; rel="next"')
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def pages() -> Iterator[tuple[str, type[Pages]]]:
+    kind = type("OnePages", (Pages,), {"tokens": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", kind
+        server.shutdown()
+
+
+def files_of_pages(address: str) -> list[str]:
+    env = {"HF_ENDPOINT": address, "HF_TOKEN": "hf_secret\n"}
+    found = Storage("hf:o/n@v1", StorageOptions(stall_s=2.0), env=env, home=Path("/nowhere")).manifest()
+    return [file.path.rpartition("/")[2] for file in found.files]
+
+
+def test_the_hubs_token_goes_to_the_hub_only(pages: tuple[str, type[Pages]]) -> None:
+    """A mirror of the hub passes on the addresses of further pages, which are the hub's own."""
+    address, kind = pages
+    assert files_of_pages(address) == [COMMIT, "second"]
+    assert kind.tokens == ["Bearer hf_secret"] * 3
+    kind.tokens.clear()
+    kind.following = f"{address.replace('127.0.0.1', 'localhost')}/second"
+    assert files_of_pages(address) == [COMMIT, "second"]
+    assert kind.tokens == ["Bearer hf_secret"] * 2 + [None]
+
+
+def test_a_listing_without_an_end_is_an_error(pages: tuple[str, type[Pages]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longboat.weights.sources.hub.MAX_PAGES", 3)
+    pages[1].following = "/more"
+    with pytest.raises(TransferError, match="more than 3 pages"):
+        files_of_pages(pages[0])
+
+
+def test_settings_of_the_hub_that_cannot_work_are_named(storage: RangeServer) -> None:
+    with pytest.raises(TransferError, match="InvalidURL") as caught:
+        files_of_pages("http://hub:port")
+    assert "HF_ENDPOINT" in caught.value.hint
+    with pytest.raises(UserInputError, match="token has a character"):
+        hub(storage, HF_TOKEN="hf_\u00e9").manifest()

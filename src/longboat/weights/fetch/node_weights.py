@@ -17,6 +17,7 @@ from longboat.weights.pieces.manifest import Manifest, parts_of
 from longboat.weights.pieces.rate import Progress
 from longboat.weights.sources.location import locate
 from longboat.weights.sources.open_store import StorageOptions
+from longboat.weights.sources.shards import check_shards
 from longboat.weights.sources.storage import Storage
 from longboat.weights.store.piece_folder import WrongHashError
 from longboat.weights.store.store import Store
@@ -119,6 +120,7 @@ class NodeWeights:
         return HeldWeights(key=key, path=self.store.engine_path(key, first), pin=pin)
 
     def _fetch(self, manifest: Manifest, storage: Storage, on_progress: Callable[[Progress], None]) -> None:
+        check_shards(storage, manifest)
         folder = self.store.begin(manifest, self._options.disk_bytes)
         client = NodeClient(self._swarm.token) if self._swarm else None
 

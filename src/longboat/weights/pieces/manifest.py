@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -97,6 +98,8 @@ def make_manifest(source: str, files: Iterable[FileEntry]) -> Manifest:
         )
     for entry in entries:
         _check_path(source, entry.path)
+    if twice := next((one.path for one, other in pairwise(entries) if one.path == other.path), ""):
+        raise TransferError(f"the listing of {source} names {twice!r} twice", hint="check the storage's listing")
     _check_folders(source, entries)
     return Manifest(source=source, files=entries, piece_bytes=_piece_bytes(sum(file.size for file in entries)))
 

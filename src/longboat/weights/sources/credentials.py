@@ -95,10 +95,15 @@ def netrc_headers(host: str, home: Path) -> dict[str, str]:
 
 
 def hub_headers(env: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return the header with the hub's token; nothing where there is none."""
-    token = env.get("HF_TOKEN", "")
+    """Return the header with the hub's token; nothing where there is none.
+
+    Raises UserInputError where a header cannot hold the token. A secret that was mounted may end with a line break.
+    """
+    token = env.get("HF_TOKEN", "").strip()
     if not token:
         token = next(filter(None, map(_token_in, _hub_folders(env, home))), "")
+    if not (token.isascii() and token.isprintable()):
+        raise UserInputError("the hub's token has a character that no token has", hint="set HF_TOKEN, or hf auth login")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

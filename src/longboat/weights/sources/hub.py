@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import httpx
@@ -54,40 +55,59 @@ def list_hub(
 ) -> tuple[str, tuple[FileEntry, ...]]:
     """Return the commit of a revision, and its files. Raises TransferError where the hub does not give them."""
     where = f"hf:{repository}@{revision}"
-    with httpx.Client(timeout=stall_s, headers=dict(headers), follow_redirects=True) as client:
-        named, _ = _get(client, f"{address}/api/models/{repository}/revision/{revision}", where, _Revision)
+    with httpx.Client(timeout=stall_s, follow_redirects=True) as client:
+        hub = _Hub(client, address, headers, where)
+        named, _ = hub.get(f"{address}/api/models/{repository}/revision/{revision}", _Revision)
         if not _COMMIT.fullmatch(commit := named.sha):
             raise TransferError(f"the hub names no commit for {where}", hint="check HF_ENDPOINT")
         items: list[_Item] = []
         url: str | None = f"{address}/api/models/{repository}/tree/{commit}?recursive=true"
         for _ in range(MAX_PAGES):
-            if url is None:
-                break
-            page, url = _get(client, url, where, list[_Item])
+            page, url = hub.get(url, list[_Item])
             items += page
-    return commit, tuple(_entry(item, where) for item in items if item.type == "file")
+            if url is None:
+                return commit, tuple(_entry(item, where) for item in items if item.type == "file")
+    raise TransferError(f"the hub's listing of {where} has more than {MAX_PAGES} pages", hint="check HF_ENDPOINT")
 
 
-def _get(client: httpx.Client, url: str, where: str, kind: type[_Answer]) -> tuple[_Answer, str | None]:
-    """Return the hub's answer, and the address of the next page where there is one."""
-    try:
-        answer = client.get(url)
-    except httpx.HTTPError as error:
-        raise TransferError(
-            f"the hub cannot be reached for {where}: {type(error).__name__}",
-            hint="check the network, HF_ENDPOINT and proxies",
-        ) from None
-    if answer.status_code in (401, 403):
-        raise RefusedError(f"the hub refuses {where}: {answer.status_code}", hint="accept its terms, and set HF_TOKEN")
-    if answer.status_code == 404:
-        raise MissingObjectError(f"the hub has no {where}", hint="check the name and the revision; set HF_TOKEN")
-    if answer.status_code != 200:
-        raise TransferError(f"the hub answers {answer.status_code} for {where}", hint="try again later")
-    following = _NEXT.search(answer.headers.get("link", ""))
-    try:
-        return msgspec.json.decode(answer.content, type=kind), following[1] if following else None
-    except ValueError:  # of msgspec: no JSON, or JSON of another shape
-        raise _no_listing(where) from None
+@dataclass(frozen=True, slots=True)
+class _Hub:
+    """Requests for one model."""
+
+    client: httpx.Client
+    address: str
+    headers: Mapping[str, str]  # with the token, which no other host gets
+    where: str  # the model, for messages
+
+    def get(self, url: str, kind: type[_Answer]) -> tuple[_Answer, str | None]:
+        """Return the hub's answer, and the address of the next page where there is one."""
+        where = self.where
+        try:
+            answer = self.client.get(url, headers=self.headers if _origin(url) == _origin(self.address) else None)
+            following = _NEXT.search(answer.headers.get("link", ""))
+            after = str(httpx.URL(url).join(following[1])) if following else None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise TransferError(
+                f"the hub cannot be reached for {where}: {type(error).__name__}",
+                hint="check the network, HF_ENDPOINT and proxies",
+            ) from None
+        if answer.status_code in (401, 403):
+            raise RefusedError(
+                f"the hub refuses {where}: {answer.status_code}", hint="accept its terms, and set HF_TOKEN"
+            )
+        if answer.status_code == 404:
+            raise MissingObjectError(f"the hub has no {where}", hint="check the name and the revision; set HF_TOKEN")
+        if answer.status_code != 200:
+            raise TransferError(f"the hub answers {answer.status_code} for {where}", hint="try again later")
+        try:
+            return msgspec.json.decode(answer.content, type=kind), after
+        except ValueError:  # of msgspec: no JSON, or JSON of another shape
+            raise _no_listing(where) from None
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parsed = httpx.URL(url)
+    return parsed.scheme, parsed.host, parsed.port
 
 
 def _no_listing(where: str) -> TransferError:

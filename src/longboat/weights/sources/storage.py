@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,12 +15,20 @@ import msgspec
 
 from longboat.core.errors import LongboatError, TransferError, UserInputError
 from longboat.user import user_home
-from longboat.weights.pieces.manifest import FileEntry, Manifest, make_manifest, parts_of, wanted_files, without_markers
+from longboat.weights.pieces.manifest import (
+    GGUF,
+    FileEntry,
+    Manifest,
+    make_manifest,
+    parts_of,
+    wanted_files,
+    without_markers,
+)
 from longboat.weights.sources.credentials import hub_headers
 from longboat.weights.sources.hub import hub_address, list_hub
 from longboat.weights.sources.location import locate
 from longboat.weights.sources.open_store import StorageOptions, open_store
-from longboat.weights.sources.storage_errors import MissingObjectError, changed, translated
+from longboat.weights.sources.storage_errors import MissingObjectError, changed, lacking, translated
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -56,7 +65,7 @@ class Storage:
         elif self._location.scheme in HTTP:
             entries = self._list_http()
         else:
-            entries = self._with_sums(self._list())
+            entries = self._with_sums(self._list(), is_all=True)
         if name:
             return make_manifest(self.source, _parts(self.source, name, entries))
         return make_manifest(self.source, wanted_files(entries))
@@ -161,11 +170,19 @@ class Storage:
         except Exception as error:
             raise translated(error, self.source, path) from None
 
-    def _with_sums(self, entries: list[FileEntry]) -> list[FileEntry]:
+    def _with_sums(self, entries: list[FileEntry], *, is_all: bool = False) -> list[FileEntry]:
+        """Return the entries with the hashes that the source names. is_all: they are all files of the source.
+
+        Raises TransferError where all files are listed, and one that the hashes name is not among them.
+        """
         if not any(entry.path == SUMS for entry in entries):
             return entries
         sums = self._sums()
-        others = (entry for entry in entries if entry.path != SUMS)
+        others = [entry for entry in entries if entry.path != SUMS]
+        absent = sums.keys() - {entry.path for entry in others} if is_all else set()
+        named = [FileEntry(path=path, size=0, version="") for path in absent]
+        if lacks := sorted(entry.path for entry in wanted_files([*others, *named]) if entry.path in absent):
+            raise lacking(self.source, lacks, f"upload what {SUMS} names, or make {SUMS} again")
         return [msgspec.structs.replace(entry, sha256=sums.get(entry.path, "")) for entry in others]
 
     def _sums(self) -> dict[str, str]:
@@ -192,9 +209,12 @@ def _parts(source: str, name: str, entries: list[FileEntry]) -> list[FileEntry]:
     """Return the parts of a model that is named by one file. Raises TransferError where some are missing."""
     wanted = parts_of(name)
     found = [entry for entry in entries if entry.path in wanted]
-    if found and (missing := sorted(set(wanted) - {entry.path for entry in found})):
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise TransferError(f"{source} lacks {shown}", hint="upload the missing parts")
+    if not found:
+        others = sorted(entry.path for entry in entries if entry.path.endswith(GGUF))
+        hint = f"it has {', '.join(get_close_matches(name, others, 3, 0) or ['no GGUF file'])}"
+        raise MissingObjectError(f"there is no {name} in {source}", hint=hint)
+    if missing := sorted(set(wanted) - {entry.path for entry in found}):
+        raise lacking(source, missing, "upload the missing parts")
     return found
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from longboat.core.errors import TransferError
 
-__all__ = ("MissingObjectError", "ObjectChangedError", "RefusedError", "translated")
+__all__ = ("MissingObjectError", "ObjectChangedError", "RefusedError", "lacking", "translated")
 
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -82,6 +83,12 @@ def changed(source: str, path: str) -> ObjectChangedError:
         f"{path} of {source} changed while it was fetched",
         hint="fetch it again when its upload is complete; what was fetched of the old contents is not used",
     )
+
+
+def lacking(source: str, missing: Sequence[str], hint: str) -> TransferError:
+    """Return the error for a source that lacks files of its model: an upload may be under way, or was cut."""
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return TransferError(f"{source} lacks {shown}", hint=hint)
 
 
 def _lacks_key(text: str) -> bool:
