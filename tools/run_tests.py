@@ -1,7 +1,7 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
-One line says what cannot run here, and why. Checks come first; beside them, engine environments are installed, and
-what a request runs through is compiled. Then come the tests, those that need nothing beside those of engines and of
+One line says what cannot run here, and why. What needs nothing comes first; beside it, engine environments are
+installed, and what a request runs through is compiled, which tests wait for. Then come tests of engines and of
 clusters: their files are divided among processes. The last line adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
@@ -69,14 +69,14 @@ Files run in the order that tests/file_order.py gives them: xdist would leave th
 and they take the longest."""
 NUM_PROCESSES = 4
 """On two cores. Tests wait for most of their time: three left a quarter of both cores idle in quick, and an eighth of
-them while engines and clusters ran."""
-NUM_PROCESSES_BESIDE = 2
-"""Of quick beside tests of engines: by itself, it leaves a third of both cores idle also with four processes."""
-ROWS_BEFORE = ((("lint",), ("types",)), (("compile",),))
-"""Rows of checks; see ROWS."""
-ROWS = ((("quick",),), (NEEDS_ENGINES,))
-"""Rows of tests. Rows run side by side, what stands in a row in turn. Each cluster has a network of its own, or takes
-ports that are free."""
+them while engines and clusters ran. Quick beside engines takes as long as these, and plans of the console, which have the
+lowest priority, starve."""
+NEEDS_NOTHING = (*CHECKS, "quick")
+ROWS_BEFORE = ((("lint",), ("types",)), (("compile",), ("quick",)))
+"""Rows of what needs nothing; see ROWS."""
+ROWS = ((NEEDS_ENGINES,),)
+"""Rows of what needs something. Rows run side by side, what stands in a row in turn. Each cluster has a network
+of its own, or takes ports that are free."""
 MOST_AGAIN = 4
 """Most files of a group that run a second time; more failures than this are not chance."""
 MOST_OF_REASON = 600
@@ -133,16 +133,16 @@ def main(groups: list[str]) -> int:
         return 2
     wanted = {*groups, *(("compile",) if set(groups) & set(TESTS) else ())}
     chosen = [group for group in known if not groups or group in wanted]
-    first = [group for group in chosen if group in CHECKS]
-    then = [group for group in chosen if group in TESTS]
+    first = [group for group in chosen if group in NEEDS_NOTHING]
+    then = [group for group in chosen if group not in NEEDS_NOTHING]
     started_s = time.monotonic()
     with ThreadPoolExecutor(1) as beside:
-        set_up = beside.submit(set_up_for, [group for group in then if group in NEEDS_ENGINES])
+        set_up = beside.submit(set_up_for, then)
         outcomes = run_rows(rows_of(ROWS_BEFORE, first, {}), {})
         missing, failure, set_up_s = set_up.result()
     if failure:
         outcomes.append(Outcome("set-up", False, set_up_s, failures=[failure]))
-        then = [group for group in then if group not in NEEDS_ENGINES]
+        then = []
     outcomes += run_rows(rows_of(ROWS, then, missing), missing)
     outcomes = [tried_again(outcome, missing) for outcome in outcomes]
     tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
@@ -212,12 +212,12 @@ def rows_of(rows: Sequence[Sequence[Groups]], chosen: Sequence[str], missing: Ma
 
 
 def run_rows(rows: Sequence[Sequence[Groups]], missing: Mapping[str, str]) -> list[Outcome]:
-    """All groups, the rows side by side. What tests of the last row print appears at once."""
+    """All groups, the rows side by side."""
     if len(rows) > 1:
         names = (", ".join(map(name_of, row)) for row in rows)
-        print(f"\n── side by side; all but the last are reported when they have ended: {' | '.join(names)}", flush=True)
+        print(f"\n── side by side; each is reported when it has ended: {' | '.join(names)}", flush=True)
     with ThreadPoolExecutor(max(1, len(rows))) as threads:
-        running = [threads.submit(run_row, row, missing, is_shown=row is rows[-1]) for row in rows]
+        running = [threads.submit(run_row, row, missing, is_alone=len(rows) == 1) for row in rows]
     return [outcome for row in running for outcome in row.result()]
 
 
@@ -225,14 +225,14 @@ def name_of(groups: Groups) -> str:
     return "+".join(groups)
 
 
-def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_shown: bool = True) -> list[Outcome]:
+def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_alone: bool = True) -> list[Outcome]:
     """Everything of the row in turn; a failure does not stop the others.
 
-    is_shown: what tests print appears at once, and not when their groups have ended
+    is_alone: what tests print appears at once, and not when their groups have ended
     """
     with tests_environment(missing) as env:
         return [
-            run_checks(groups[0]) if groups[0] in CHECKS else run_tests(groups, missing, env, is_shown=is_shown)
+            run_checks(groups[0]) if groups[0] in CHECKS else run_tests(groups, missing, env, is_alone=is_alone)
             for groups in row
         ]
 
@@ -281,7 +281,7 @@ def succeeds(words: tuple[str, ...]) -> bool:
     return subprocess.run([BIN / words[0], *words[1:]], check=False).returncode == 0
 
 
-def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str], *, is_shown: bool) -> Outcome:
+def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str], *, is_alone: bool) -> Outcome:
     """One run of pytest."""
     wanted = " or ".join(f"({TESTS[group]})" for group in groups)
     marks = " and ".join([f"({wanted})", *(f"not {mark}" for mark in missing)])
@@ -291,11 +291,10 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
         words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
-        needs_engines = groups[0] in NEEDS_ENGINES
-        words += [f"--numprocesses={NUM_PROCESSES if is_shown else NUM_PROCESSES_BESIDE}"]
-        if needs_engines:  # a cluster's tests tell one story
+        words += [f"--numprocesses={NUM_PROCESSES}"]
+        if groups[0] not in NEEDS_NOTHING:  # a cluster's tests tell one story
             words += ["--randomly-dont-reorganize", *(f"tests/{file}" for file in files_marked(NEEDS_ENGINES))]
-        code = (run_shown if is_shown else run_quietly)(name_of(groups), words, env)
+        code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
         outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s, code=code)
         outcome.busy_s = processors_busy_s() - busy_s
         if report.exists():
@@ -341,7 +340,7 @@ def ran_whole_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
     """Run a group again that pytest broke off; what failed before, and not this time, is unsteady."""
     print(f"{outcome.group}: pytest broke off, so all of it runs once more", flush=True)
     with tests_environment(missing) as env:
-        again = run_tests(tuple(outcome.group.split("+")), missing, env, is_shown=True)
+        again = run_tests(tuple(outcome.group.split("+")), missing, env, is_alone=True)
     again.unsteady = [name for name in outcome.failures if name not in again.failures]
     again.reasons = outcome.reasons | again.reasons
     again.seconds += outcome.seconds

@@ -64,7 +64,7 @@ class Ray(Rule):
     """Ray Serve: the delays count from looks at metrics of every 10 s."""
 
     def __init__(self, load: Load, bears: float, part: float) -> None:
-        self._rule = OngoingRule(OngoingTarget(target_ongoing_requests=bears * part))
+        self._rule = OngoingRule(OngoingTarget(target_ongoing_requests=bears * part), least=1, most=1 << 20)
         self._next_s = 0.0
 
     def observe(self, now_s: float, seen: ModelObservation) -> None:

@@ -61,12 +61,13 @@ def list_hub(
         if not _COMMIT.fullmatch(commit := named.sha):
             raise TransferError(f"the hub names no commit for {where}", hint="check HF_ENDPOINT")
         items: list[_Item] = []
-        url: str | None = f"{address}/api/models/{repository}/tree/{commit}?recursive=true"
+        url = f"{address}/api/models/{repository}/tree/{commit}?recursive=true"
         for _ in range(MAX_PAGES):
-            page, url = hub.get(url, list[_Item])
+            page, following = hub.get(url, list[_Item])
             items += page
-            if url is None:
+            if following is None:
                 return commit, tuple(_entry(item, where) for item in items if item.type == "file")
+            url = following
     raise TransferError(f"the hub's listing of {where} has more than {MAX_PAGES} pages", hint="check HF_ENDPOINT")
 
 
