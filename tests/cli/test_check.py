@@ -88,6 +88,21 @@ def test_up_tells_of_secrets_beside_the_mistakes_of_the_file(longboat: Callable[
     assert places(longboat("up", str(path))) == ["models[0]", "gateway.admin[a]", "gateway.admin[b]"]
 
 
+def test_a_mistake_holds_no_other_one_of_its_section_back(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    (path := tmp_path / "fleet.yaml").write_text("""
+models:
+  - {source: builtin:nope, replicas: many, engine: {args: [--port, "1"]}}
+  - {source: builtin:nope, name: b, engine: vlm, split: {tensor: 2}}
+gateway: {prot: 1, admin: [{name: a, secret_file: /no/such}]}
+""")
+    expected = {
+        "models[0].replicas", "models[0].source", "models[0].engine.args[0]", "models[1].engine", "models[1].source",
+        "gateway.prot", "gateway.admin[a]",
+    }  # fmt: skip
+    for command in (("check", "--on", "none"), ("check", "--on", "here"), ("up",)):
+        assert set(places(longboat(*command, str(path)))) == expected
+
+
 def test_several_files_are_checked_each_by_itself(longboat: Callable[..., Done], tmp_path: Path) -> None:
     (good := tmp_path / "good.yaml").write_text("builtin:tiny")
     (bad := tmp_path / "bad.yaml").write_text("models: [builtin:nope]")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.core.errors import NotYetError, UserInputError
-from longboat.spec.files.load import fleet_from, load_fleet, read_fleet
+from longboat.core.errors import NotYetError, Problem, UserInputError
+from longboat.spec.files.load import fleet_from, load_fleet, read_fleet, read_values
 from longboat.spec.types.fleet import Fleet
 
 # text of the file, path, words in the message, words in the hint
@@ -532,6 +532,40 @@ def test_the_part_without_mistakes_can_be_checked_further() -> None:
     assert reading.sound is not None
     assert [model.name for model in reading.sound.models] == ["tiny", "c"]
     assert reading.positions == (1, 3)
+
+
+def test_the_models_with_mistakes_are_read_without_them() -> None:
+    models = [
+        {"source": "builtin:tiny", "name": "a", "replicas": 0.5, "engine": {"kind": "fake", "args": [5]}, "context": 8},
+        "builtin:tiny",
+        {"source": "builtin:tiny", "name": "c", "engine": {"knd": "fake"}, "split": {"tensor": 0, "pipeline": 2}},
+        {"source": "builtin:tiny", "name": "d", "engin": "fake"},
+        {"source": "tiny"},
+    ]
+    first, second, third = read_values({"models": models}, "x", folder="/srv").others
+    assert (first.position, first.spec.engine.kind, first.spec.context, first.has_engine) == (0, "fake", 8, True)
+    assert (second.position, second.spec.parts.pipeline, second.has_engine) == (2, 2, False)
+    assert (third.position, third.has_engine) == (3, False)
+    there, beside = (Problem(where=f"models[0].engine.{name}", what="w", hint="h") for name in ("args[0]", "argsy"))
+    assert first.placed([there, beside]) == [beside]
+
+
+def test_tasks_are_compared_beside_other_mistakes() -> None:
+    text = """
+models:
+  - {source: builtin:tiny, name: a, replicas: many}
+  - {source: builtin:tiny-embed, name: b, task: embed, contxt: 5}
+  - {source: builtin:tiny-embed, name: c, tsk: embed}
+gateway: {prot: 1, fallbacks: {a: [b], b: [c]}}
+"""
+    places = {problem.where for problem in read_fleet(text, "fleet.yaml", folder="/srv").problems}
+    assert places == {
+        "models[0].replicas",
+        "models[1].contxt",
+        "models[2].tsk",
+        "gateway.prot",
+        "gateway.fallbacks.a[0]",
+    }
 
 
 def test_mistakes_are_all_reported_at_once() -> None:

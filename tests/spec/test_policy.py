@@ -104,7 +104,7 @@ def test_admins_are_known_by_the_digest_of_their_secret(tmp_path: Path) -> None:
     digest = hashlib.sha256(b"0123456789abcdef").hexdigest()
     for source in ({"secret_file": str(tmp_path / "secret")}, {"secret_env": "S"}, {"sha256": digest}):
         gateway = GatewaySpec.model_validate({"admin": ({"name": "ops", "role": "operator", **source},)})
-        (admin,) = admin_credentials(gateway, {"S": "0123456789abcdef"})
+        (admin,) = admin_credentials(gateway.admin, {"S": "0123456789abcdef"})
         assert (admin.name, admin.role, admin.sha256) == ("ops", "operator", digest)
 
 
@@ -112,7 +112,7 @@ def test_admins_are_known_by_the_digest_of_their_secret(tmp_path: Path) -> None:
 def test_a_secret_that_is_missing_or_short_is_refused_unseen(env: dict[str, str], what: str) -> None:
     gateway = GatewaySpec.model_validate({"admin": ({"name": "ops", "secret_env": "S"},)})
     with pytest.raises(UserInputError, match=what) as caught:
-        admin_credentials(gateway, env)
+        admin_credentials(gateway.admin, env)
     assert "short" not in str(caught.value)
 
 

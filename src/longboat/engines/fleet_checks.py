@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from longboat.core.errors import Problem
+from longboat.builtin import describe, is_builtin
+from longboat.core.errors import Problem, UserInputError
 from longboat.core.tasks import POOLING_TASKS
 from longboat.engine_names import engine_names
 from longboat.engines.card_parts import part_of_card
@@ -14,7 +15,7 @@ from longboat.engines.registry import adapter_for
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.source import is_fetched, is_gguf, is_local_path
 
-__all__ = ("engine_problems",)
+__all__ = ("engine_problems", "model_problems", "source_problems")
 
 
 def engine_problems(fleet: Fleet) -> list[Problem]:
@@ -22,14 +23,26 @@ def engine_problems(fleet: Fleet) -> list[Problem]:
 
     Raises UserInputError where the package of an engine cannot be used.
     """
-    problems = []
-    for index, model in enumerate(fleet.models):
-        adapter = adapter_for(model.engine.kind)
-        found = [*_missing_abilities(model, adapter), *_wrong_weights(model, adapter), *_wrong_parts(model, adapter)]
-        found += _wrong_speculation(model)
-        found += [replace(p, where=f"engine.args{p.where}") for p in adapter.argument_problems(model.engine.args)]
-        problems += [replace(problem, where=f"models[{index}].{problem.where}") for problem in found]
-    return problems
+    return [problem for index, model in enumerate(fleet.models) for problem in model_problems(model, index)]
+
+
+def model_problems(model: ModelSpec, position: int) -> list[Problem]:
+    """Return the problems of one model with its engine, as engine_problems does. position: in the file's list."""
+    adapter = adapter_for(model.engine.kind)
+    found = [*_missing_abilities(model, adapter), *_wrong_weights(model, adapter), *_wrong_parts(model, adapter)]
+    found += _wrong_speculation(model)
+    found += [replace(p, where=f"engine.args{p.where}") for p in adapter.argument_problems(model.engine.args)]
+    return [replace(problem, where=f"models[{position}].{problem.where}") for problem in found]
+
+
+def source_problems(model: ModelSpec, position: int) -> Sequence[Problem]:
+    """Return the problem of a built-in model that does not exist; other sources are for the nodes to look at."""
+    try:
+        if is_builtin(model.source):
+            describe(model.source)
+    except UserInputError as error:
+        return (Problem(where=f"models[{position}].source", what=error.message, hint=error.hint),)
+    return ()
 
 
 def _missing_abilities(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.policy import AdminCredential
-from longboat.spec.types.gateway import AdminSpec, GatewaySpec
+from longboat.spec.types.gateway import AdminSpec
 
 __all__ = ("admin_credentials", "read_secret")
 
@@ -30,14 +30,14 @@ def read_secret(*, file: str | None, variable: str | None, where: str, env: Mapp
     return secret
 
 
-def admin_credentials(gateway: GatewaySpec, env: Mapping[str, str] = os.environ) -> tuple[AdminCredential, ...]:
+def admin_credentials(admins: Sequence[AdminSpec], env: Mapping[str, str] = os.environ) -> tuple[AdminCredential, ...]:
     """Return the hashes by which admins are known.
 
     Raises UserInputError for all secrets that cannot be read, or are so short that their hash would give them away.
     """
     found: list[AdminCredential] = []
     problems: list[Problem] = []
-    for admin in gateway.admin:
+    for admin in admins:
         try:
             found.append(_credential(admin, env))
         except UserInputError as error:

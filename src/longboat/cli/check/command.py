@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from longboat.builtin import describe, is_builtin
+from longboat.cli.file.beside_mistakes import problems_beside_mistakes, read_admins
 from longboat.cli.file.target import STDIN, check_read_once, first_and_rest, read_target
 from longboat.core.errors import LongboatError, Problem, UserInputError
-from longboat.engines.fleet_checks import engine_problems
+from longboat.engines.fleet_checks import engine_problems, source_problems
 from longboat.spec.files.load import Reading
-from longboat.spec.secrets import admin_credentials
 from longboat.spec.types.fleet import Fleet
 
 if TYPE_CHECKING:
@@ -82,18 +81,11 @@ def check_target(target: str, overlays: Sequence[str], machines: Machines) -> Ch
     except UserInputError as error:
         return Checked(title=title, problems=error.problems)
     checked = Checked(title=title, reading=reading)
-    more = [*_secret_problems(reading), *_placement_problems(reading, machines, checked)]
+    _, secret_problems = read_admins(reading)
+    more = [*secret_problems, *problems_beside_mistakes(reading), *_placement_problems(reading, machines, checked)]
     if reading.fleet is None or more:
         checked.problems, checked.plan = reading.refusal(more).problems, None
     return checked
-
-
-def _secret_problems(reading: Reading) -> Sequence[Problem]:
-    try:
-        admin_credentials(reading.gateway) if reading.gateway is not None else ()
-    except UserInputError as error:
-        return error.problems
-    return ()
 
 
 def _placement_problems(reading: Reading, machines: Machines, checked: Checked) -> Sequence[Problem]:
@@ -101,7 +93,7 @@ def _placement_problems(reading: Reading, machines: Machines, checked: Checked) 
     if reading.sound is None:
         return ()
     if not machines.exist:
-        return reading.placed_in_file([*_unknown_sources(reading.sound), *engine_problems(reading.sound)])
+        return _file_problems(reading)
     try:
         checked.plan, checked.changes = machines.plan(reading.sound)
     except UserInputError as error:
@@ -109,19 +101,15 @@ def _placement_problems(reading: Reading, machines: Machines, checked: Checked) 
         return reading.placed_in_file([p for p in error.problems if is_tried or not p.where.startswith("gateway")])
     except LongboatError as error:
         checked.notes.append(f"not placed on {machines.title}: {error.message}")
+        return _file_problems(reading)
     return ()
 
 
-def _unknown_sources(fleet: Fleet) -> list[Problem]:
-    """Return a problem for each built-in model that does not exist; other sources are for the nodes to look at."""
-    problems = []
-    for index, model in enumerate(fleet.models):
-        try:
-            if is_builtin(model.source):
-                describe(model.source)
-        except UserInputError as error:
-            problems.append(Problem(where=f"models[{index}].source", what=error.message, hint=error.hint))
-    return problems
+def _file_problems(reading: Reading) -> Sequence[Problem]:
+    """Return what is wrong with models without mistakes, and needs no machine to be found."""
+    assert reading.sound is not None
+    found = [problem for index, model in enumerate(reading.sound.models) for problem in source_problems(model, index)]
+    return reading.placed_in_file([*found, *engine_problems(reading.sound)])
 
 
 def _show(checked: Checked, machines: Machines) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from longboat.cli.file.beside_mistakes import problems_beside_mistakes, read_admins
 from longboat.cli.file.target import read_target
 from longboat.cli.fleet.fleet_plan import planning_basis, up_options
 from longboat.cluster.fleet.deployed import controller_values
@@ -14,9 +15,7 @@ from longboat.cluster.ray.session import Session
 from longboat.core.errors import LongboatError, Problem, UserInputError
 from longboat.core.policy import AdminCredential
 from longboat.spec.files.load import Reading
-from longboat.spec.secrets import admin_credentials
 from longboat.spec.types.fleet import Fleet
-from longboat.spec.types.gateway import GatewaySpec
 
 __all__ = ("read_whole",)
 
@@ -32,19 +31,13 @@ def read_whole(
     that what they cannot do is named at once and not only after the file was mended.
     """
     reading = read_target(target, overlays)
-    admins, problems = _admins(reading.gateway)
+    admins, problems = read_admins(reading)
     if reading.fleet is not None and not problems:
         return reading.fleet, admins
+    problems += problems_beside_mistakes(reading)
     if reading.sound is not None:
         problems += _placed_as_written(reading, _placement_problems(reading.sound, console, replan, force))
     raise reading.refusal(problems)
-
-
-def _admins(gateway: GatewaySpec | None) -> tuple[tuple[AdminCredential, ...], list[Problem]]:
-    try:
-        return admin_credentials(gateway) if gateway is not None else (), []
-    except UserInputError as error:
-        return (), list(error.problems)
 
 
 def _placement_problems(fleet: Fleet, console: Console, replan: bool, force: bool) -> Sequence[Problem]:

@@ -80,7 +80,7 @@ def _policy(fleet: Fleet, told: dict[str, Any]) -> dict[str, Any] | None:
         fleet.gateway,
         book.keys if book else (),
         book.salt if book else "",
-        admins=admin_credentials(fleet.gateway),
+        admins=admin_credentials(fleet.gateway.admin),
         external=fleet.external,
         served=fleet.served(),
         adapters=fleet.adapters(),

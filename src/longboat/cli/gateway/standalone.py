@@ -108,7 +108,7 @@ def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os
         Path(admin.secret_file): stamp_of(Path(admin.secret_file)) for admin in gateway.admin if admin.secret_file
     }
     book, keys_path = _keys(options, gateway)
-    admins = admin_credentials(gateway, env)
+    admins = admin_credentials(gateway.admin, env)
     _check_sign_in(gateway)
     policy = policy_of(gateway, book.keys, salt=book.salt or salt, admins=admins, external=spec.models)
     port = gateway.port if options.port is None else options.port

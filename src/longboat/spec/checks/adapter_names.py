@@ -8,12 +8,17 @@ from longboat.core.errors import Problem
 from longboat.spec.text.location import Path, show
 from longboat.spec.types.source import name_from_source
 
-__all__ = ("adapter_name_problems", "adapter_names")
+__all__ = ("adapter_name_problems", "adapter_names", "adapter_places")
 
 
 def adapter_names(models: object) -> tuple[str, ...]:
     """Return the names of all adapters that can be read. models: plain values, with tuples where the file has lists."""
     return tuple(name for _, name, _ in _named(models))
+
+
+def adapter_places(models: object) -> Iterator[tuple[int, str]]:
+    """Yield the position of each adapter's model, and the adapter's name, where it can be read."""
+    return ((index, name) for index, _, name, _ in _numbered(models))
 
 
 def adapter_name_problems(
@@ -48,12 +53,16 @@ def adapter_name_problems(
 
 
 def _named(models: object) -> Iterator[tuple[Path, str, dict[str, object]]]:
+    return ((path, name, entry) for _, path, name, entry in _numbered(models))
+
+
+def _numbered(models: object) -> Iterator[tuple[int, Path, str, dict[str, object]]]:
     for index, model in enumerate(models if isinstance(models, tuple) else ()):
         section = model.get("adapters") if isinstance(model, dict) else None
         entries = section.get("entries") if isinstance(section, dict) else None
         for number, entry in enumerate(entries if isinstance(entries, tuple) else ()):
             if isinstance(entry, dict) and (name := _name_of(entry)):
-                yield ("models", index, "adapters", "entries", number), name, entry
+                yield index, ("models", index, "adapters", "entries", number), name, entry
 
 
 def _name_of(entry: dict[str, object]) -> str:

@@ -21,11 +21,12 @@ from longboat.spec.checks.refusal import refusal
 from longboat.spec.checks.task_checks import task_problems
 from longboat.spec.checks.wording import shown
 from longboat.spec.files.merge import line_of, merged_files
+from longboat.spec.files.readable import ReadableModel, readable_models
 from longboat.spec.text.location import Path, show
 from longboat.spec.text.yaml_text import Plain, read_yaml
 from longboat.spec.types.external import KIND
 from longboat.spec.types.fleet import Fleet
-from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.gateway import AdminSpec, GatewaySpec
 from longboat.spec.types.gateway_parts import currency_of, parts_of
 from longboat.spec.types.section import LATER
 from longboat.spec.types.source import check_source, name_from_source
@@ -57,6 +58,10 @@ class Reading:
     """The gateway section; None where it has mistakes."""
     positions: tuple[int, ...] = ()
     """Places in the file's list of models that the models of ``sound`` have."""
+    others: tuple[ReadableModel, ...] = ()
+    """The fleet's other models, without the values that are wrong."""
+    admins: tuple[AdminSpec, ...] = ()
+    """The entries of gateway.admin that can be read."""
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Place of a value → file and line; empty where no file was read."""
 
@@ -168,12 +173,14 @@ def read_values(data: object, origin: str, *, folder: str, before: Sequence[Prob
     num_later += sum(detail["type"] == LATER for detail in details)
     found = (_placed(problem_of(detail, spelled.sugar), in_file) for detail in details)
     problems = _without_consequences([*problems, *found])
-    problems += task_problems(fleet) if fleet is not None else ()
     told = {problem.where for problem in before}
     problems = [*before, *(problem for problem in problems if problem.where not in told)]
     if fleet is not None and not problems:
         positions = tuple(range(len(fleet.models)))
-        return Reading(origin=origin, fleet=fleet, sound=fleet, gateway=fleet.gateway, positions=positions)
+        gateway = fleet.gateway
+        return Reading(
+            origin=origin, fleet=fleet, sound=fleet, gateway=gateway, positions=positions, admins=gateway.admin
+        )
     gateway = _sound_gateway(values, problems)
     sound, positions = _sound_part(values, problems, gateway, folder)
     return Reading(
@@ -183,6 +190,8 @@ def read_values(data: object, origin: str, *, folder: str, before: Sequence[Prob
         sound=sound,
         gateway=gateway,
         positions=positions,
+        others=readable_models(values.get("models"), problems, folder),
+        admins=tuple(admin for _, admin in parts_of(values.get("gateway")).admin),
     )
 
 
@@ -288,17 +297,17 @@ def _placed(problem: Problem, in_file: Sequence[int]) -> Problem:
 
 
 def _between_parts(values: dict[str, object]) -> list[Problem]:
-    """Return what the gateway's parts and the models' names make wrong together."""
-    models = values.get("models")
-    names = [_name_meant(model) for model in models] if isinstance(models, tuple) else [""]
-    known = None if "" in names else names
-    external = _external_currencies(models) if isinstance(models, tuple) else {}
+    """Return what the gateway's parts and the models' names and tasks make wrong together."""
+    given = values.get("models")
+    models = given if isinstance(given, tuple) else ()
+    names = [_name_meant(model) for model in models]
+    known = None if "" in names or models is not given else [*names, *adapter_names(models)]
     parts = parts_of(values.get("gateway"))
-    if known is not None:
-        known = [*known, *adapter_names(models)]
+    own = [None if _is_external(model) else model for model in models]
     return [
         *adapter_name_problems(models, names, parts.alias_names, parts.tenant_names),
-        *gateway_problems(parts, known, external=external),
+        *gateway_problems(parts, known, external=_external_currencies(models)),
+        *task_problems(own, names, parts),
     ]
 
 
