@@ -76,6 +76,17 @@ def test_an_error_is_told_once_where_nothing_can_be_written() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_full_disk_behind_stdout_is_told_in_plain_words() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", "from longboat.cli.app import main; main()", "schema"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: the output of this command cannot be written: No space left on device",
+        "  → free some room there, or write to another disk",
+    ]
+
+
 def test_an_unexpected_error_is_raised_for_who_debugs(longboat: Longboat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LONGBOAT_DEBUG", "1")
     fail_in_down(monkeypatch, ZeroDivisionError())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -459,7 +460,7 @@ def main() -> None:
     run_below_init()
     write_every_sign()
     try:
-        app()
+        _run()
     except ClusterError as error:
         from longboat.cli.shared.cluster_at_hand import explained
 
@@ -474,6 +475,17 @@ def main() -> None:
         _leave(_missing_package(error) if isinstance(error, ImportError) else unexpected(error))
     finally:
         _end_beside_ray()
+
+
+def _run() -> None:
+    """Run the command. Raises OSError where the end of its output cannot be written."""
+    try:
+        app()
+    except SystemExit as end:
+        if not end.code and sys.stdout is not None:
+            with suppress(BrokenPipeError):
+                sys.stdout.flush()
+        raise
 
 
 def _end_beside_ray() -> None:

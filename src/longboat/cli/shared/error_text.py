@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from contextlib import suppress
 from dataclasses import asdict
@@ -11,6 +13,8 @@ from typing import Any
 from longboat.core.errors import LongboatError, UserInputError
 
 __all__ = ("error_values", "print_error", "print_error_document", "tell_error", "unexpected")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def tell_error(error: LongboatError) -> None:
@@ -45,9 +49,26 @@ def print_error_document(error: LongboatError) -> None:
 
 
 def unexpected(error: Exception) -> LongboatError:
-    """Return the error that tells of one that no code foresaw."""
+    """Return the error that tells of one that no code foresaw, or of a full disk."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return _full_disk(error)
     told = " ".join(f"{type(error).__name__}: {error}".split())
     found = LongboatError(f"unexpected {told}", hint="run it again with LONGBOAT_DEBUG=1 for the traceback")
+    found.after_document = getattr(error, "after_document", False)
+    return found
+
+
+def _full_disk(error: OSError) -> LongboatError:
+    """Return the error of a disk without room. Text that stdout could not write would be tried again at the end."""
+    what = str(error.filename or "a file")
+    try:
+        sys.stdout.flush()
+    except OSError:
+        what = "the output of this command"
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    hint = "free some room there, or write to another disk"
+    found = LongboatError(f"{what} cannot be written: {error.strerror}", hint=hint)
     found.after_document = getattr(error, "after_document", False)
     return found
 
