@@ -54,6 +54,21 @@ def test_help_of_plan_shows_how_to_plan_a_model() -> None:
     assert "longboat plan model --help" in last
 
 
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (("scale",), "MODEL REPLICAS"),
+        (("demo",), "[FILE]"),
+        (("why",), "[ID]"),
+        (("weights", "evict"), "NAME..."),
+        (("keys", "revoke"), "KEY_ID"),
+        (("engines", "install"), "ENGINE[@VERSION]"),
+    ],
+)
+def test_arguments_are_written_as_in_the_documentation(words: tuple[str, ...], arguments: str) -> None:
+    assert help_of(*words)[0] == f"Usage: longboat {' '.join(words)} [OPTIONS] {arguments}"
+
+
 def test_commands_below_plan_are_described_in_whole_sentences() -> None:
     told = " ".join(" ".join(help_of("plan")).split())
     for command in ALL[("plan",)].commands.values():

@@ -318,7 +318,7 @@ def console(
 @app.command()
 def why(
     request_id: Annotated[
-        str, typer.Argument(metavar="[ID]", help="Id of a recent request: x-request-id of its response.")
+        str, typer.Argument(metavar="ID", help="Id of a recent request: x-request-id of its response.")
     ] = "",
     tenant: Annotated[str | None, typer.Option("--tenant", help="Without ID: only requests of this tenant.")] = None,
     last: Annotated[int, typer.Option("--last", min=1, max=1000, help="Without ID: newest requests to look at.")] = 200,

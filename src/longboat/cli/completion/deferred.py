@@ -20,6 +20,7 @@ __all__ = ("DeferredCommands", "defer", "hastened")
 
 Info = CommandInfo | TyperInfo
 JSON = "as_json"
+_NO_BRACES = str.maketrans("", "", "{}")
 STREAMED = frozenset({"chat", "demo", "run", "schema", "share"})
 """Commands that print until they are interrupted, or whose output is a document in any case."""
 
@@ -78,6 +79,9 @@ def _made(info: Info) -> Any:
         return get_group_from_info(info, pretty_exceptions_short=True, suggest_commands=True, rich_markup_mode=None)
     info.cls = _QuickCommand
     command: Any = get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+    for param in command.params:
+        if param.param_type_name == "argument" and param.metavar is None:
+            param.metavar = param.name.upper()
     if not any("--json" in param.opts for param in command.params) and _name(info) not in STREAMED:
         command.collects = True
         command.params.append(_json_option())
@@ -90,6 +94,10 @@ class _QuickCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         return hastened(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line as the documentation writes them: ``MODEL``, not ``{MODEL}``."""
+        return [piece.translate(_NO_BRACES) for piece in super().collect_usage_pieces(ctx)]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; one without a document of its own prints its lines as one."""

@@ -64,7 +64,7 @@ def add(
 
 @cluster_app.command()
 def remove(
-    host: Annotated[str | None, typer.Argument(metavar="[HOST]", help="One host.  [default: all of them]")] = None,
+    host: Annotated[str | None, typer.Argument(metavar="HOST", help="One host.  [default: all of them]")] = None,
     file: FileOption = Path("hosts.yaml"),
 ) -> None:
     """Take Longboat off one host, or off all.

@@ -80,7 +80,9 @@ def list_weights(as_json: Json = False) -> None:
 
 @weights_app.command()
 def verify(
-    names: Annotated[list[str] | None, typer.Argument(help="Names as `list` shows them.  [default: all]")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Names as `list` shows them.  [default: all]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read weights and compare every piece with its hash."""
@@ -91,7 +93,7 @@ def verify(
 
 @weights_app.command()
 def evict(
-    names: Annotated[list[str], typer.Argument(help="Names or sources as `list` shows them.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names or sources as `list` shows them.")],
 ) -> None:
     """Remove weights from this machine.
 
