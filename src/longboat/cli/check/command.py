@@ -13,7 +13,6 @@ from longboat.cli.file.target import STDIN, check_read_once, first_and_rest, rea
 from longboat.core.errors import LongboatError, Problem, UserInputError
 from longboat.engines.fleet_checks import engine_problems, source_problems
 from longboat.spec.files.load import Reading
-from longboat.spec.types.fleet import Fleet
 
 if TYPE_CHECKING:
     from longboat.cli.check.machines import Machines
