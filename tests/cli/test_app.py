@@ -76,14 +76,15 @@ def test_an_error_is_told_once_where_nothing_can_be_written() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_full_disk_behind_stdout_is_told_in_plain_words() -> None:
+@pytest.mark.parametrize("command", ["schema", "version"], ids=["while it prints", "at its end"])
+def test_a_full_disk_behind_stdout_is_told_in_plain_words(command: str) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-c", "from longboat.cli.app import main; main()", "schema"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        words = [sys.executable, "-c", "from longboat.cli.app import main; main()", command]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "error: the output of this command cannot be written: No space left on device",
-        "  → free some room there, or write to another disk",
+        "  → free some room on the disk that it goes to, or choose another disk",
     ]
 
 

@@ -59,15 +59,14 @@ def unexpected(error: Exception) -> LongboatError:
 
 
 def _full_disk(error: OSError) -> LongboatError:
-    """Return the error of a disk without room. Text that stdout could not write would be tried again at the end."""
-    what = str(error.filename or "a file")
+    """Return the error of a disk without room. Python would try at the end to write what stdout still holds."""
     try:
         sys.stdout.flush()
     except OSError:
-        what = "the output of this command"
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    hint = "free some room there, or write to another disk"
+    what = error.filename or "the output of this command"
+    hint = "free some room on the disk that it goes to, or choose another disk"
     found = LongboatError(f"{what} cannot be written: {error.strerror}", hint=hint)
     found.after_document = getattr(error, "after_document", False)
     return found
