@@ -69,8 +69,8 @@ Files run in the order that tests/file_order.py gives them: xdist would leave th
 and they take the longest."""
 NUM_PROCESSES = 4
 """On two cores. Tests wait for most of their time: three left a quarter of both cores idle in quick, and an eighth of
-them while engines and clusters ran. Quick beside engines takes as long as these, and plans of the console, which have the
-lowest priority, starve."""
+them while engines and clusters ran. Quick beside engines takes as long as these, and plans of the console, which have
+the lowest priority, starve."""
 NEEDS_NOTHING = (*CHECKS, "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("compile",), ("quick",)))
 """Rows of what needs nothing; see ROWS."""

@@ -177,9 +177,9 @@ def read_values(data: object, origin: str, *, folder: str, before: Sequence[Prob
     problems = [*before, *(problem for problem in problems if problem.where not in told)]
     if fleet is not None and not problems:
         positions = tuple(range(len(fleet.models)))
-        gateway = fleet.gateway
+        whole_gateway, admins = fleet.gateway, fleet.gateway.admin
         return Reading(
-            origin=origin, fleet=fleet, sound=fleet, gateway=gateway, positions=positions, admins=gateway.admin
+            origin=origin, fleet=fleet, sound=fleet, gateway=whole_gateway, positions=positions, admins=admins
         )
     gateway = _sound_gateway(values, problems)
     sound, positions = _sound_part(values, problems, gateway, folder)
