@@ -37,6 +37,7 @@ def _of_llama(flag: str) -> str | None:
     return flag if flag in llamacpp.OWNED_FLAGS or flag not in llamacpp.TAKEN_FLAGS else None
 
 
+_PARTS_OF_ALL = {"--port": "port", "--api-key": "key"}
 _SERVERS = (
     Server(
         kind="vllm",
@@ -45,10 +46,9 @@ _SERVERS = (
         owner=VLLM.owner,
         owned=VLLM.owned,
         parts={
+            **_PARTS_OF_ALL,
             "--served-model-name": "name",
             "--host": "host",
-            "--port": "port",
-            "--api-key": "key",
             "--hf-token": "token",
         },
     ),
@@ -59,6 +59,7 @@ _SERVERS = (
         owner=SGLANG.owner,
         owned=SGLANG.owned,
         parts={
+            **_PARTS_OF_ALL,
             "--model-path": "model",
             "--served-model-name": "name",
             "--tp-size": "tensor",
@@ -67,8 +68,6 @@ _SERVERS = (
             "--ep-size": "expert",
             "--context-length": "context",
             "--host": "host",
-            "--port": "port",
-            "--api-key": "key",
             "--is-embedding": "embed",
         },
         port=30000,
@@ -81,6 +80,7 @@ _SERVERS = (
         owner=_of_llama,
         owned=llamacpp.OWNED_FLAGS,
         parts={
+            **_PARTS_OF_ALL,
             "--model": "model",
             "--model-url": "model",
             "--hf-repo": "repository",
@@ -89,8 +89,6 @@ _SERVERS = (
             "--alias": "name",
             "--ctx-size": "context",
             "--host": "host",
-            "--port": "port",
-            "--api-key": "key",
         },
         port=8080,
         host="127.0.0.1",
@@ -115,13 +113,12 @@ _SERVERS = (
         owner=TGI.owner,
         owned=TGI.owned,
         parts={
+            **_PARTS_OF_ALL,
             "--model-id": "model",
             "--num-shard": "tensor",
             "--max-total-tokens": "context",
             "--hostname": "host",
-            "--port": "port",
             "-p": "port",
-            "--api-key": "key",
         },
         port=3000,
         variables={

@@ -64,20 +64,26 @@ def _cgroups() -> Iterator[Path]:
 
 
 def _quota(cgroup: Path) -> float:
-    """Return how many CPUs the cgroup's processes may have together; 0 where there is no limit."""
-    if quota := _first_number(cgroup / "cpu.max"):  # version 2: "200000 100000", or "max 100000"
-        return quota / int((cgroup / "cpu.max").read_text().split()[1])
+    """Return how many CPUs the cgroup's processes may have together; 0 without a limit."""
+    match _numbers(cgroup / "cpu.max"):  # version 2: "200000 100000", or "max 100000"
+        case [quota, period]:
+            return quota / period if period else 0.0
     quota, period = _first_number(cgroup / "cpu.cfs_quota_us"), _first_number(cgroup / "cpu.cfs_period_us")
     return quota / period if period else 0.0
 
 
 def _first_number(path: Path) -> int:
-    """Return the number at the begin of a file; 0 where there is none (``max``, -1), or no such file."""
+    """Return the number at the start of a file; 0 where it begins otherwise (``max``, -1), or does not exist."""
+    return next(iter(_numbers(path)), 0)
+
+
+def _numbers(path: Path) -> list[int]:
+    """Return the words of a file, with 0 for each that is not a number; none where the file does not exist."""
     try:
-        word = path.read_text().partition(" ")[0].strip()
+        words = path.read_text().split()
     except OSError:
-        return 0
-    return int(word) if word.isdecimal() else 0
+        return []
+    return [int(word) if word.isdecimal() else 0 for word in words]
 
 
 def accelerator_name(folder: Path = NVIDIA) -> str:
