@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -46,8 +48,9 @@ def _time_out() -> None:
     raise TimeoutError("of the question")
 
 
-def test_command_ends_beside_a_question_that_never_ends() -> None:
+def test_command_ends_beside_a_question_that_never_ends(tmp_path: Path) -> None:
     words = [sys.executable, "-c", STUCK_COMMAND]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    env = {**os.environ, "LONGBOAT_RUN": str(tmp_path)}  # this machine may be a node
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert (done.returncode, done.stdout) == (3, "before the error\n")
     assert "error: the cluster's head did not answer within 0 s" in done.stderr
