@@ -78,18 +78,18 @@ def test_a_head_starts_the_part_of_the_dashboard_that_steers_serve(
 
 @pytest.fixture
 def writes(tmp_path: Path) -> Iterator[Callable[..., int]]:
-    """Starts a process that has a log in Ray's folder open; returns its pid."""
+    """Starts the leader of a session that has a log in Ray's folder open; returns its pid."""
     folder = tmp_path / "session_1" / "logs"
     folder.mkdir(parents=True)
     with ExitStack() as stack:
 
-        def start(log: str, *, own_session: bool) -> int:
+        def start(log: str) -> int:
             process = subprocess.Popen(
                 [sys.executable, "-c", WRITER],
                 env={**os.environ, "LOG": str(folder / log)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=own_session,
+                start_new_session=True,
             )
             stack.enter_context(process)
             stack.callback(process.kill)
@@ -100,12 +100,11 @@ def writes(tmp_path: Path) -> Iterator[Callable[..., int]]:
 
 
 def test_a_program_that_uses_the_cluster_outlives_it(writes: Callable[..., int], tmp_path: Path) -> None:
-    runner = os.getsid(0)
-    worker = writes("python-core-worker-1.log", own_session=False)
-    dashboard = writes("python-core-driver-2.log", own_session=False)
-    command = writes("python-core-driver-3.log", own_session=True)
-    assert set(processes_of_ray(str(tmp_path), runner)) == {worker, dashboard}
-    assert end_processes_of_ray(str(tmp_path), runner) == sorted([worker, dashboard])
+    worker = writes("python-core-worker-1.log")
+    dashboard = writes("python-core-driver-2.log")  # a driver, as a user's program is, but in the session of the node
+    command = writes("python-core-driver-3.log")
+    assert set(processes_of_ray(str(tmp_path), session=dashboard)) == {worker, dashboard}
+    assert end_processes_of_ray(str(tmp_path), session=dashboard) == sorted([worker, dashboard])
     assert os.waitpid(command, os.WNOHANG) == (0, 0)
 
 
