@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -255,19 +256,21 @@ def test_reasons_of_skipped_tests_are_told(tmp_path: Path, capsys: pytest.Captur
     assert "slowest files of quick, in seconds: tests/test_setup.py 63" in lines
 
 
-def test_files_that_failed_run_again_only_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_failed_run_again_only_where_they_are_few_and_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     run_tests = tool("run_tests")
     monkeypatch.setattr(run_tests, "run_quietly", lambda *_: pytest.fail("tests run again"))
     here = "tests.test_setup::test_it"
     assert run_tests.file_of(here) == "tests/test_setup.py"
     assert run_tests.file_of("tests.test_setup.TestClass::test_it") == "tests/test_setup.py"
     assert run_tests.file_of("tests.there_is_no_such_file::test_it") == ""
-    files = sorted((ROOT / "tests/spec").glob("test_*.py"))[: run_tests.MOST_AGAIN]
-    many = [here, *(f"tests.spec.{file.stem}::test_it" for file in files)]
+    files = sorted((ROOT / "tests/gateway").glob("test_*.py"))[: run_tests.MOST_AGAIN]
+    many = [here, *(f"tests.gateway.{file.stem}::test_it" for file in files)]
     for group, failures in (("slow+net+ray", many), ("engine", ["gone::test_it"]), ("lint", ["ruff check"])):
         outcome = run_tests.Outcome(group, False, 1.0, code=1, failures=failures)
         same = run_tests.tried_again(outcome, {})
         assert (same.passed, same.failures, same.unsteady) == (False, failures, [])
+    late = run_tests.Outcome("ray", False, 1.0, code=run_tests.TESTS_FAILED, failures=[here])
+    assert run_tests.tried_again(late, {}, until_s=time.monotonic() - 1.0).failures == [here]
     cut_short = run_tests.Outcome("ray", False, 1.0, code=2, failures=[here])
     assert not run_tests.tried_again(cut_short, {}).passed
 

@@ -4,14 +4,16 @@ One line says what cannot run here, and why. What needs nothing comes first; bes
 installed, and what a request runs through is compiled, which tests wait for. Then come tests of engines and of
 clusters: their files are divided among processes. The last line adds all groups up, as pytest does for one.
 
-Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
-a failure, if they are few, run once more by themselves; so does a whole group, where pytest itself broke off. Tests
-that fail in one of the two runs and pass in the other are named as unsteady, and the run passes if no test failed in
-both. The last lines say why each of them failed: of a long output, often only these are kept.
+Tests start dozens of processes, and a machine that stalls fails some of them. When everything else has ended, files
+with a failure run once more, one after another, as long as time is left; so does a whole group, where pytest itself
+broke off. Tests that fail in one of the two runs and pass in the other are named as unsteady, and the run passes if no
+test failed in both. The last lines say why each of them failed and how each group went: of a long output, often only
+these are kept.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -77,8 +79,10 @@ ROWS_BEFORE = ((("lint",), ("types",)), (("compile",), ("quick",)))
 ROWS = ((NEEDS_ENGINES,),)
 """Rows of what needs something. Rows run side by side, what stands in a row in turn. Each cluster has a network
 of its own, or takes ports that are free."""
-MOST_AGAIN = 4
-"""Most files of a group that run a second time; more failures than this are not chance."""
+MOST_AGAIN = 24
+"""Most files of a group that run a second time; more failures than this are neither chance nor a stalled machine."""
+AGAIN_UNTIL_S = 65 * 60.0
+"""Seconds after its start until which a run begins files a second time."""
 MOST_OF_REASON = 600
 """Characters of a failure's reason that are shown at the end: its last ones."""
 MOST_SLOW = 12
@@ -144,7 +148,7 @@ def main(groups: list[str]) -> int:
         outcomes.append(Outcome("set-up", False, set_up_s, failures=[failure]))
         then = []
     outcomes += run_rows(rows_of(ROWS, then, missing), missing)
-    outcomes = [tried_again(outcome, missing) for outcome in outcomes]
+    outcomes = [tried_again(outcome, missing, until_s=started_s + AGAIN_UNTIL_S) for outcome in outcomes]
     tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
@@ -313,10 +317,12 @@ def processors_busy_s() -> float:
     return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
 
 
-def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
-    """Run the files that failed again, if they are few; the outcome with what came of it.
+def tried_again(outcome: Outcome, missing: Mapping[str, str], *, until_s: float = math.inf) -> Outcome:
+    """Run the files that failed again, one after another; the outcome with what came of it.
 
     A test fails only if it failed in both runs. A test that is skipped the second time still counts as failed.
+
+    until_s: when the last of them may begin, on the monotonic clock
     """
     files = sorted({file_of(failure) for failure in outcome.failures})
     if outcome.code == BROKE_OFF and len(files) <= MOST_AGAIN + 1:  # the error of pytest itself has no file
@@ -326,12 +332,17 @@ def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
     marks = " or ".join(f"({TESTS[group]})" for group in outcome.group.split("+"))
     words = ["-q", "-m", marks, f"--timeout={max(TEST_DEADLINE_S.values())}", "--randomly-dont-reorganize"]
     started_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, tests_environment(missing) as env:
-        report = Path(folder) / "again.xml"
-        headline = f"{outcome.group}, once more: {', '.join(files)}"
-        code = run_quietly(headline, [*words, f"--junit-xml={report}", *files], env)
-        if code in (0, TESTS_FAILED) and report.exists():
-            judge_both(outcome, *names_by_result(report))
+    passed, failed = set[str](), set[str]()
+    for file in files:
+        if time.monotonic() > until_s:
+            break
+        with tempfile.TemporaryDirectory() as folder, tests_environment(missing) as env:
+            report = Path(folder) / "again.xml"
+            code = run_quietly(f"{outcome.group}, once more: {file}", [*words, f"--junit-xml={report}", file], env)
+            if code in (0, TESTS_FAILED) and report.exists():
+                in_file = names_by_result(report)
+                passed, failed = passed | in_file[0], failed | in_file[1]
+    judge_both(outcome, passed, failed)
     outcome.seconds += time.monotonic() - started_s
     return outcome
 
@@ -422,17 +433,11 @@ def reason_of(case: ElementTree.Element) -> str | None:
 
 
 def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, set_up_s: float) -> None:
-    """The table, the time, a line for each group and each reason that was skipped, every failure, and the sum."""
-    print("\ngroup               result  passed skipped failed   seconds  processors busy")
-    for item in outcomes:
-        result = "ok" if item.passed else "FAILED"
-        counts = f"{item.num_passed:6} {item.num_skipped:7} {len(item.failures):6}"
-        busy = f"{item.busy_s / item.seconds / (os.cpu_count() or 1):16.0%}" if item.busy_s else ""
-        print(f"{item.group:19} {result:7} {counts} {item.seconds:9.1f} {busy}".rstrip())
+    """Print the slow files, each reason that was skipped, every failure, and the table, the time and the sum."""
+    print()
     for item in outcomes:
         if slowest := ", ".join(f"{file} {took}" for file, took in item.file_seconds.most_common(MOST_SLOW) if took):
             print(f"slowest files of {item.group}, in seconds: {slowest}")
-    print(time_line(seconds, set_up_s))
     for group, why in missing.items():
         print(f"SKIPPED group {group}: {why}")
     for item in outcomes:
@@ -445,6 +450,13 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, se
         for failure in item.failures:
             print(f"FAILED {item.group}: {failure}")
             print_reason(item.reasons.get(failure, ""))
+    print("group               result  passed skipped failed   seconds  processors busy")
+    for item in outcomes:
+        result = "ok" if item.passed else "FAILED"
+        counts = f"{item.num_passed:6} {item.num_skipped:7} {len(item.failures):6}"
+        busy = f"{item.busy_s / item.seconds / (os.cpu_count() or 1):16.0%}" if item.busy_s else ""
+        print(f"{item.group:19} {result:7} {counts} {item.seconds:9.1f} {busy}".rstrip())
+    print(time_line(seconds, set_up_s))
     parts = {
         "failed": sum(len(item.failures) for item in outcomes),
         "passed": sum(item.num_passed for item in outcomes),
