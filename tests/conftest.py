@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _place(item: pytest.Item) -> tuple[int, bool, bool]:
     is_of_cluster = any(item.get_closest_marker(mark) for mark in ("ray", "net", "slow"))
     return place_of(item.path.relative_to(HERE).as_posix(), is_of_cluster=is_of_cluster)
+
+
+MOST_RUNNABLE = 12.0 * (os.cpu_count() or 1)
+"""Load average above which no process begins another test of a cluster or of an engine. Processors are busy far below
+it; above it, deadlines are missed, and what starts again after a missed deadline adds to the load."""
+MOST_WAIT_S = 120.0
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Let others' tests end first where the machine is too slow for as many as run beside each other.
+
+    A test's deadline begins afterwards.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ and any(map(item.get_closest_marker, COLLECTED_BY)):
+        until_s = time.monotonic() + MOST_WAIT_S
+        while os.getloadavg()[0] > MOST_RUNNABLE and time.monotonic() < until_s:
+            time.sleep(random.uniform(1.0, 5.0))  # so that they do not all begin at once
+    return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -71,8 +71,9 @@ Files run in the order that tests/file_order.py gives them: xdist would leave th
 and they take the longest."""
 NUM_PROCESSES = 4
 """On two cores. Tests wait for most of their time: three left a quarter of both cores idle in quick, and an eighth of
-them while engines and clusters ran. Quick beside engines takes as long as these, and plans of the console, which have
-the lowest priority, starve."""
+them while engines and clusters ran. On a machine that is too slow for four, tests wait for each other
+(tests/conftest.py). Quick beside engines takes as long as these, and plans of the console, which have the lowest
+priority, starve."""
 NEEDS_NOTHING = (*CHECKS, "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("compile",), ("quick",)))
 """Rows of what needs nothing; see ROWS."""
@@ -81,7 +82,7 @@ ROWS = ((NEEDS_ENGINES,),)
 of its own, or takes ports that are free."""
 MOST_AGAIN = 24
 """Most files of a group that run a second time; more failures than this are neither chance nor a stalled machine."""
-AGAIN_UNTIL_S = 65 * 60.0
+AGAIN_UNTIL_S = 75 * 60.0
 """Seconds after its start until which a run begins files a second time."""
 MOST_OF_REASON = 600
 """Characters of a failure's reason that are shown at the end: its last ones."""
