@@ -221,7 +221,7 @@ def _runs(folder: Path) -> Iterator[Callable[..., Run]]:
     for one in made:
         pids = [one.process.pid, *one.gateways()]
         for pid in pids:
-            if not is_gone(pid):
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself
                 os.kill(pid, signal.SIGKILL)
         one.process.wait(DEADLINE_S)
 
