@@ -286,7 +286,8 @@ SHARER = """
 import os, sys, time
 from multiprocessing import resource_tracker, shared_memory
 resource_tracker.register = lambda *_: None
-segment = shared_memory.SharedMemory(create=True, size=4096)
+name = sys.argv[2] + os.urandom(4).hex() if sys.argv[2:] else None
+segment = shared_memory.SharedMemory(name, create=True, size=4096)
 temporary = os.path.join(os.environ.get("TMPDIR", ""), "socket")
 open(temporary, "w").close()
 open(sys.argv[1] + ".part", "w").write(f"/dev/shm/{segment.name} {temporary}")
@@ -302,9 +303,13 @@ def run_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_killed_rank_leaves_no_shared_memory_and_no_temporary_files(tmp_path: Path, run_folder: Path) -> None:
+@pytest.mark.parametrize("name", [(), ("sglang_loads_",), ("sgl_shm_mq_",), ("VLLM_OBJECT_STORAGE_SHM_BUFFER_",)])
+def test_a_killed_rank_leaves_no_shared_memory_and_no_temporary_files(
+    name: tuple[str, ...], tmp_path: Path, run_folder: Path
+) -> None:
+    """name: the beginning of its name, where the engine itself chooses it"""
     said = tmp_path / "said"
-    with kept([sys.executable, "-c", SHARER, str(said)], env={"LONGBOAT_RUN": str(run_folder)}) as rank:
+    with kept([sys.executable, "-c", SHARER, str(said), *name], env={"LONGBOAT_RUN": str(run_folder)}) as rank:
         wait_until(said.exists, "the rank to make its files")
         segment, temporary = map(Path, said.read_text().split())
         assert segment.exists()
@@ -336,6 +341,18 @@ def test_shared_memory_of_a_rank_that_dies_at_once_is_removed_too(tmp_path: Path
         time.sleep(3.0)  # the keeper looks after 0.5 and 1.5 s
         os.kill(rank.pid, signal.SIGKILL)
         rank.exit_event()
+        assert not segment.exists()
+
+
+def test_shared_memory_of_a_rank_that_kills_itself_when_it_is_asked_to_end_is_removed_too(tmp_path: Path) -> None:
+    """As SGLang does, soon after it made something: between two looks of the keeper."""
+    said = tmp_path / "said"
+    late = "import os, signal, time; signal.signal(signal.SIGTERM, lambda *_: os.kill(0, 9)); time.sleep(2)"
+    with kept([sys.executable, "-c", f"{late}\n{SHARER}", str(said)], env={"LONGBOAT_RUN": str(tmp_path)}) as rank:
+        wait_until(said.exists, "the rank to make its files")
+        segment = Path(said.read_text().split()[0])
+        os.write(rank.lifeline_fd, b"T 10 ")
+        assert rank.exit_event()["signal"] == signal.SIGKILL
         assert not segment.exists()
 
 

@@ -55,7 +55,10 @@ _REAP_ROUNDS = 200
 _LOOK_AT_LEAST_EVERY_S = 60.0
 _PAUSE_S = 1.0
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108
-_ENGINE_MEMORY = ("psm_", "wnsm_", "vllm_", "torch_", "nccl-", "sem.mp-")
+_ENGINE_MEMORY = (  # of Python, vLLM, SGLang, torch, NCCL and CUDA
+    *("psm_", "wnsm_", "sem.mp-", "vllm_", "VLLM_OBJECT_STORAGE_SHM_BUFFER", "sgl_shm_", "sglang_loads_"),
+    *("torch_", "nccl-", "cuda.shm."),
+)
 _DELETED = " (deleted)"
 _MOST_SCRATCH = 107 - len("/4194304/01234567-0123-0123-0123-0123456789ab")  # vLLM names its sockets by such numbers
 
@@ -144,7 +147,7 @@ def _kill(pid: int, number: int) -> None:
 def shared_memory_of(pids: Iterable[int], since_s: float) -> set[str]:
     """Return shared memory that these processes have mapped and that engines made for themselves since ``since_s``.
 
-    A killed process cannot unlink what it made, and it stays in memory. Only names that Python, vLLM, torch and NCCL
+    A killed process cannot unlink what it made, and it stays in memory. Only names that engines and their libraries
     give are included: a model that a user keeps in /dev/shm is mapped too.
     """
     found: set[str] = set()
@@ -368,6 +371,7 @@ class _Keeper:  # size: one loop over one rank; what it watches is its state
     def _end_gently(self, grace_s: float) -> None:
         at_s = time.monotonic() + grace_s
         self.kill_at_s = at_s if self.kill_at_s is None else min(at_s, self.kill_at_s)
+        self.memory |= shared_memory_of(descendants(os.getpid()), self.began_s)  # some engines end by SIGKILL of all
         _kill(self.main_pid, signal.SIGTERM)
 
     def _collect(self) -> bool:
