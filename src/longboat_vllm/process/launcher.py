@@ -29,13 +29,17 @@ def answer_for_vllm() -> None:
 
 
 def main() -> int | None:
-    """Run vLLM's command line with ``sys.argv``. Returns its exit code when the server ended."""
+    """Run vLLM's command line with ``sys.argv``. Returns its exit code when the server ended.
+
+    A rank without an API ends by SystemExit where a signal asks it to. vLLM also returns from it when a worker has
+    crashed, and would exit with 0.
+    """
     answer_for_vllm()
     from vllm.entrypoints.cli.main import main as vllm_main
 
     sys.argv[0] = "vllm"
     code: int | None = vllm_main()
-    return code
+    return 1 if code is None and "--headless" in sys.argv else code
 
 
 if __name__ == "__main__":
