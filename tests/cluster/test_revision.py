@@ -52,6 +52,13 @@ def test_flags_that_change_no_answer_do_not_count(tmp_path: Path, flag: tuple[st
     assert revision_of(model("--seed", "1", *flag), path, ENGINE) == plain
 
 
+@pytest.mark.parametrize("harmless", [("--max-num-seqs", "8"), ("--max-num-seqs=8",)])
+def test_a_short_flag_counts_after_one_that_changes_no_answer(harmless: tuple[str, ...], tmp_path: Path) -> None:
+    path = folder(tmp_path / "a")
+    asked = [model(*harmless), model(*harmless, "-q", "awq"), model(*harmless, "-q", "fp8")]
+    assert len({revision_of(each, path, ENGINE) for each in asked}) == len(asked)
+
+
 def test_a_file_named_by_a_flag_counts_by_its_content(tmp_path: Path) -> None:
     path, template = folder(tmp_path / "a"), tmp_path / "t.jinja"
     template.write_text("one")

@@ -9,6 +9,7 @@ from typing import Any
 
 from longboat.cluster.protocol.model import ServedModel
 from longboat.core.tasks import GENERATE
+from longboat.engines.extra_arguments import is_number
 from longboat.engines.registry import adapter_for
 
 __all__ = ("revision_of",)
@@ -55,7 +56,7 @@ def _flags(args: Sequence[str], harmless_flags: frozenset[str]) -> Iterator[str]
     """Return the arguments that change results; a file among them counts by its content."""
     harmless = False
     for word in args:
-        if word.startswith("--"):
+        if word.startswith("-") and not is_number(word):  # a short flag too: it ends the values of the one before
             harmless = word.partition("=")[0].replace("_", "-") in harmless_flags
         if not harmless:
             value = word.partition("=")[2] if word.startswith("--") else word
