@@ -66,6 +66,7 @@ class Agent:
         self.peer: str | None = "unset"
         self.phases: list[Phase] = []  # that its log tells of, one after the other
         self.model_path = "/m"
+        self.known: list[int] = []  # the ranks of the whole plan, where it was given after the start
 
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts:
         self.peer = peer
@@ -95,6 +96,9 @@ class Agent:
         if not self.phases:
             await asyncio.sleep(3600)
         return self.phases.pop(0)
+
+    def know(self, plan: GangPlan) -> None:
+        self.known = [rank.node_rank for rank in plan.ranks]
 
     async def wait_lost(self) -> RankLoss:
         return await self.lost
@@ -153,6 +157,7 @@ async def test_a_gang_is_ready_after_a_token_came_back(engine_port: int) -> None
     assert last.api_key
     assert [rank.pid for rank in last.state.ranks] == [100, 101]
     assert agents[1].peer == "127.0.0.1"
+    assert [agent.known for agent in agents] == [[0, 1], []], "the head started before rank 1 was known"
     runner.check()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from longboat.cluster.gang.rank_heartbeat import RankHeartbeat
+from longboat.cluster.usage import rank_links
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.engines.contract import RankCommand
 from longboat.engines.launch.process import RankProcess, start_rank
@@ -64,3 +66,29 @@ async def test_a_rank_that_had_ended_by_sigterm_was_asked_though_its_gang_is_end
     beat = heartbeat.own_beat()
     assert beat is not None
     assert beat.ranks[0].on_request
+
+
+async def test_a_head_that_started_alone_watches_its_links_once_the_other_ranks_are_known(
+    rank: RankProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = f"{_word('127.0.0.1')}:D18F {_word('10.77.0.2')}:1E61"
+    lost = f"0: {ends} 01 00000001:00000000 01:00000084 00000009 0 0 4711 1"
+    monkeypatch.setattr(rank_links, "_lines", lambda table: [lost] if table == "/proc/net/tcp" else [])
+    monkeypatch.setattr(rank_links, "_inodes", lambda _pid: frozenset({4711}))
+    monkeypatch.setattr(rank_links, "_READ_EVERY_S", 0.0)
+    monkeypatch.setattr(rank_links, "_SUSPECT_EVERY_S", 0.0)
+    heartbeat = await beats_of(rank)
+    assert _unacked_by(heartbeat) == ""
+    other = dataclasses.replace(RANK, node_rank=1, address="10.77.0.2")
+    heartbeat.know(dataclasses.replace(PLAN, ranks=(RANK, other)))
+    assert [_unacked_by(heartbeat) for _ in range(2)][-1] == "10.77.0.2"
+
+
+def _word(address: str) -> str:
+    return next(iter(rank_links.kernel_words([address])))
+
+
+def _unacked_by(heartbeat: RankHeartbeat) -> str:
+    beat = heartbeat.own_beat()
+    assert beat is not None
+    return beat.ranks[0].unacked_by

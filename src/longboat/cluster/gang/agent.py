@@ -145,6 +145,10 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         self._spawn(self._follow_memory(plan))
         return _rank_state(plan, self._node_rank, rank, self._log)
 
+    def know(self, plan: GangPlan) -> None:
+        """Take the whole plan of the gang: the head's rank starts before the other ranks are known."""
+        self._heartbeat.know(plan)
+
     async def phase_after(self, known: Phase) -> Phase:
         """Return the phase of this rank's start once it is another than ``known``, or after some seconds."""
         return await self._phases.after(known, lambda: self._is_stopped)

@@ -93,6 +93,8 @@ class Gang:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
+        if early is not None:
+            self._agents[0].know(plan)
         self.ranks = tuple(answer for answer in answers if isinstance(answer, RankState))
         return self.ranks
 

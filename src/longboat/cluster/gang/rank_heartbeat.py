@@ -40,13 +40,18 @@ class RankHeartbeat:
     async def open(self, rank: RankProcess, plan: GangPlan) -> None:
         """Answer with the state of ``rank`` from now on, and of its links to the other hosts of its gang."""
         if self._socket is not None:
-            peers = {other.address for other in plan.ranks} - {plan.ranks[self._node_rank].address}
-            self._rank, self._life, self._links = rank, RankLife(rank.pid), RankLinks(rank.pid, peers)
+            self._rank, self._life, self._links = rank, RankLife(rank.pid), RankLinks(rank.pid)
+            self.know(plan)
             if self._is_own:
                 self._socket.close()
                 return
             self._door = BeatDoor(self._socket, door_word(plan.api_key), self._beat)
             await self._door.open()
+
+    def know(self, plan: GangPlan) -> None:
+        """Watch the links to the other hosts of this plan, which may have more ranks than that of the start."""
+        if self._links is not None:
+            self._links.watch({other.address for other in plan.ranks} - {plan.ranks[self._node_rank].address})
 
     def own_beat(self) -> Beat | None:
         """Return the rank's heartbeat; None before it runs."""

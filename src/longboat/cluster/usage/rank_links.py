@@ -27,12 +27,16 @@ _MAPPED = "::ffff:"
 class RankLinks:
     """The connections of one rank, by its main process, with ``peers``: the addresses of its gang's other hosts."""
 
-    def __init__(self, pid: int, peers: Collection[str]) -> None:
+    def __init__(self, pid: int, peers: Collection[str] = ()) -> None:
         self._pid = pid
-        self._peers = kernel_words(peers)
+        self.watch(peers)
         self._record = LinkRecord()
         self._state = WELL
         self._next_s = 0.0
+
+    def watch(self, peers: Collection[str]) -> None:
+        """Read the connections with these peers from now on."""
+        self._peers = kernel_words(peers)
 
     def read(self) -> LinkState:
         """Return the state of the worst link; the tables are read now and then."""
