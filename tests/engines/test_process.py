@@ -50,6 +50,23 @@ async def start(command: RankCommand, marks: dict[str, str], folder: Path) -> Ra
     return await start_rank(command, env_tags=marks, log_path=folder / "rank0.log", zygote=None)
 
 
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (RankExit(signal=signal.SIGKILL), "exited with signal 9 (SIGKILL)"),
+        (
+            RankExit(signal=signal.SIGBUS),
+            "exited with signal 7 (SIGBUS: shared memory, /dev/shm, or a disk with a mapped file may be full)",
+        ),
+        (RankExit(signal=signal.SIGRTMIN + 1), "exited with signal 35 (which Python has no name for)"),
+        (RankExit(returncode=3), "exited with code 3"),
+        (RankExit(), "its keeper was lost"),
+    ],
+)
+def test_an_end_says_how_it_came(end: RankExit, words: str) -> None:
+    assert str(end) == words
+
+
 async def test_rank_reports_its_exit_code_and_writes_its_log(tmp_path: Path, marks: dict[str, str]) -> None:
     command = python("import os, sys; print(os.environ['SAID'], flush=True); sys.exit(5)", SAID="hello")
     async with await start(command, marks, tmp_path) as rank:

@@ -242,7 +242,7 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         reason, on_request = "its end could not be seen", False
         try:
             ended = await rank.wait()
-            reason, on_request = f"exited with {ended}", ended.on_request
+            reason, on_request = str(ended), ended.on_request
             if ended.returncode is None and ended.signal is None:
                 await reap_rank(self._marks)
         except Exception as error:

@@ -27,6 +27,10 @@ _REAP_DEADLINE_S = 30.0
 _FIXED_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
 """Keeps process titles from overwriting the environment in /proc, where orphans are found; logs are not buffered."""
 _REQUESTS = (signal.SIGTERM, signal.SIGINT)
+_CAUSES = {
+    "SIGBUS": "shared memory, /dev/shm, or a disk with a mapped file may be full",
+    "SIGILL": "the engine was built for another processor",
+}
 
 
 class Forker(Protocol):
@@ -51,8 +55,16 @@ class RankExit:
 
     def __str__(self) -> str:
         if self.signal is not None:
-            return f"signal {self.signal}"
-        return "its keeper was lost" if self.returncode is None else f"code {self.returncode}"
+            return f"exited with signal {self.signal} ({_meaning(self.signal)})"
+        return "its keeper was lost" if self.returncode is None else f"exited with code {self.returncode}"
+
+
+def _meaning(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return "which Python has no name for"
+    return f"{name}: {_CAUSES[name]}" if name in _CAUSES else name
 
 
 class RankProcess:
