@@ -13,6 +13,7 @@ import pytest
 from cluster.test_rank_heartbeat import PLAN
 from longboat.cluster.gang import gang as gang_module
 from longboat.cluster.gang import phases as phases_module
+from longboat.cluster.gang import probe as probe_module
 from longboat.cluster.gang import resume_prover as prover_module
 from longboat.cluster.gang.agent import NodeAgent
 from longboat.cluster.gang.resume_prover import ProofMemory
@@ -33,11 +34,13 @@ SHAPE = GangShape(tensor=1, pipeline=2, num_nodes=2, resources=RankResources())
 
 
 class Engine(http.server.BaseHTTPRequestHandler):
-    """Answers every completion with 200, says it is idle, and lists its model."""
+    """Answers every completion with ``status``, says it is idle, and lists its model."""
+
+    status = 200
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
+        self.send_response(self.status)
         self.end_headers()
 
     def do_GET(self) -> None:
@@ -233,6 +236,26 @@ async def test_an_engine_that_hangs_while_it_starts_is_ended(monkeypatch: pytest
         await asyncio.wait_for(runner.bring_up(), 30)
     assert [agent.stopped for agent in agents] == [[0.0], [0.0]]
     assert controller.phases()[-1] is Phase.FAILED
+
+
+@pytest.mark.parametrize(
+    ("status", "start_s", "why"),
+    [
+        (500, 0.5, "not ready 0 s after its start; its phase is starting: the engine answers 500"),
+        (404, None, "the engine answers 404"),  # as one that serves the model for another task
+    ],
+)
+async def test_a_start_that_fails_says_what_the_engine_answered(
+    status: int, start_s: float | None, why: str, engine_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(phases_module, "LIMIT_LOOK_S", 0.01)
+    monkeypatch.setattr(probe_module, "REFUSED_S", 0.1)
+    monkeypatch.setattr(Engine, "status", status)
+    runner, _, controller, _ = build(engine_port)
+    controller.verdict = Verdict(stop=False, start_s=start_s)
+    with pytest.raises(EngineError) as caught:
+        await asyncio.wait_for(runner.bring_up(), 30)
+    assert why in str(caught.value)
 
 
 async def test_a_rank_that_cannot_start_takes_its_sibling_down(engine_port: int) -> None:

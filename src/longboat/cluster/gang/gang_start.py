@@ -92,7 +92,7 @@ class GangStart:
             if loss.done():
                 raise lost(loss.result())
             if not ready.done():
-                raise _too_slow(limit.result(), self._clock.phase, self._model.name)
+                raise _too_slow(limit.result(), self._clock, self._model.name)
             ready.result()
             watches.remove(loss)
             self._note("")
@@ -143,8 +143,9 @@ def lost(loss: RankLoss) -> LongboatError:
     return EngineError(f"rank {loss.node_rank} is lost: {loss.reason}", log_tail=loss.log_tail)
 
 
-def _too_slow(limit_s: float, phase: Phase, model: str) -> LongboatError:
-    what = f"the engine was not ready {limit_s:.0f} s after its start; its phase is {phase.value}"
+def _too_slow(limit_s: float, clock: PhaseClock, model: str) -> LongboatError:
+    said = f": {clock.detail}" if clock.detail else ""
+    what = f"the engine was not ready {limit_s:.0f} s after its start; its phase is {clock.phase.value}{said}"
     return EngineError(
         what, hint=f"longboat logs {model} shows where it hangs; raise update.ready_s if it is only slow"
     )

@@ -16,7 +16,7 @@ __all__ = ("context_tokens", "wait_for_token")
 
 CONNECT_EVERY_S = 0.05
 ANSWERED_EVERY_S = 0.5
-FINAL = (400, 401, 403, 422)
+FINAL = (400, 401, 403, 404, 405, 422, 501)
 LIST_TIMEOUT_S = 5.0
 REFUSED_S = 30.0
 """An engine that refuses the readiness request itself for this long will never be ready."""
