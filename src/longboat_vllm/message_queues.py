@@ -45,7 +45,7 @@ def mend_memory_left_behind() -> None:
     """Unlink a queue's shared memory as soon as its writer and all readers have it.
 
     The memory then ends with the last of them, however that one ends. Otherwise a gang that is killed together with its
-    keeper leaves up to 160 MiB of the machine's memory behind per queue. Can be dropped when vLLM unlinks it itself.
+    keeper leaves up to 240 MiB of the machine's memory behind per queue. Can be dropped when vLLM unlinks it itself.
     """
     from vllm.distributed.device_communicators.shm_broadcast import MessageQueue, ShmRingBuffer
 

@@ -107,19 +107,30 @@ def test_what_nobody_can_decide_cannot_be_forced() -> None:
         checked("models: [{source: 'hf:a/b', split: auto}]", force=True)
 
 
-@pytest.mark.parametrize(("split", "shm_mib", "is_refused"), [(2, 64, True), (2, 160, False), (1, 64, False)])
-def test_ranks_of_one_node_need_shared_memory(split: int, shm_mib: int, is_refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("split", "shm_mib", "is_refused"),
+    [
+        ("tensor: 2", 64, True),
+        ("tensor: 2", 240, True),  # a worker's queue is a little larger
+        ("tensor: 2", 241, False),
+        ("tensor: 2, data: 2", 64, True),
+        ("data: 2", 64, False),
+        ("tensor: 1", 64, False),
+    ],
+)
+def test_ranks_of_one_node_need_shared_memory(split: str, shm_mib: int, is_refused: bool) -> None:
     def inspect(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
         engines = dict.fromkeys(request.engines, EngineFinding(platform="cpu", version="0.32.0"))
         return {i: NodeFindings(hostname="one", engines=engines, shared_memory_bytes=shm_mib << 20) for i in node_ids}
 
-    node = Node(node_id="n", address="10.0.0.1", hostname="one", num_cpus=2, memory_bytes=16 << 30)
-    fleet = load_fleet(f"models: [{{source: 'builtin:tiny', split: {{tensor: {split}}}}}]", "x")
+    node = Node(node_id="n", address="10.0.0.1", hostname="one", num_cpus=4, memory_bytes=16 << 30)
+    fleet = load_fleet(f"models: [{{source: 'builtin:tiny', split: {{{split}}}}}]", "x")
     with pytest.raises(UserInputError) if is_refused else nullcontext() as caught:
         checked_plan(fleet, [node], inspect)
     if caught is not None:
         (problem,) = caught.value.problems
-        assert problem.what == "node one: shared memory has 64 MiB (/dev/shm), and 2 vLLM ranks need 160 MiB"
+        told = f"node one: shared memory has {shm_mib} MiB (/dev/shm), and vLLM's ranks need 241 MiB"
+        assert problem.what == told
         assert "--shm-size" in problem.hint
 
 

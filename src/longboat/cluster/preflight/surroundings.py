@@ -33,8 +33,10 @@ from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
 
 __all__ = ("CheckedPlan", "UpOptions", "checked_plan", "inspect_here", "this_machine")
 
-_QUEUE_BYTES = 160 << 20
-"""Shared memory that vLLM needs to be free for the queue of ranks on one node, else it ends (vLLM 0.32)."""
+_QUEUE_BYTES, _QUEUE_OVER_NODES_BYTES = 241 << 20, 161 << 20
+"""Shared memory that must be free for the largest queue between vLLM's processes on a node, else vLLM ends (0.29 to
+0.32): a worker's queue of responses has 240 MiB, and the core's queue of orders, the largest of a gang over nodes, 160.
+"""
 
 Inspect = Callable[[Sequence[str], PreflightRequest], Mapping[str, Any]]
 """(node ids, request) → node id → NodeFindings, or the exception that came instead."""
@@ -291,14 +293,13 @@ def _shared_memory_problems(
     """Yield the nodes whose /dev/shm is too small for ranks that exchange messages there, as in a usual container."""
     for index, model in enumerate(fleet.models):
         shape = shapes.get(model.name)
-        if shape is None or model.engine.kind != "vllm" or shape.data > 1 or shape.ranks_per_node == 1:
+        if shape is None or model.engine.kind != "vllm" or shape.tensor * shape.pipeline == 1:
             continue
+        needed = _QUEUE_OVER_NODES_BYTES if shape.num_nodes > 1 and shape.data == 1 else _QUEUE_BYTES
         for node in _candidates(model, nodes):
             size = findings[node.node_id].shared_memory_bytes
-            if size is not None and size < _QUEUE_BYTES:
-                what = (
-                    f"shared memory has {size >> 20} MiB (/dev/shm), and {shape.ranks_per_node} vLLM ranks need 160 MiB"
-                )
+            if size is not None and size < needed:
+                what = f"shared memory has {size >> 20} MiB (/dev/shm), and vLLM's ranks need {needed >> 20} MiB"
                 hint = "give the container some GiB: --shm-size of docker and podman, a pod's volume of medium Memory"
                 what = f"node {node.hostname or node.address}: {what}"
                 yield Problem(where=f"models[{index}].split", what=what, hint=hint)
