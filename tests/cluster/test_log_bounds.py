@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,28 @@ def test_a_large_log_becomes_the_previous_one_while_its_writer_goes_on(
     assert (offset, rest) == (0, "two\n" * 20)
     assert read_log(tmp_path, "m", "r", 0, offset, 0) == (6, "three\n")
     assert [(replica, rank) for replica, rank, _ in list_logs(tmp_path, "m")] == [("r", 0)]
+
+
+def test_on_a_full_disk_a_log_is_rotated_in_the_room_of_the_previous_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_bounds, "MOST_FILE_BYTES", 100)
+    path = log_of(tmp_path)
+    previous = path.with_name("rank0.log.1")
+    path.write_bytes(b"new\n" * 50)
+    previous.write_bytes(b"old\n" * 50)
+    copy = shutil.copyfile
+
+    def copy_where_there_is_room(source: Path, target: Path) -> None:
+        if previous.exists():
+            target.write_bytes(b"new\n")  # a part
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_where_there_is_room)
+    bound_logs(tmp_path, NOW_S)
+    assert path.read_bytes() == b""
+    assert previous.read_bytes() == b"new\n" * 50
 
 
 def test_other_logs_of_the_node_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

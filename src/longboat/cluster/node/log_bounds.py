@@ -6,6 +6,7 @@ open its file again. Lines that are written between the copy and the cut are los
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterable
@@ -28,6 +29,7 @@ MOST_BYTES = 4 << 30
 """Most that the logs of all replicas take on a node; see ``surplus``."""
 YOUNG_S = 3600.0
 """Logs that were written to within this time stay, whatever they take."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 OF_PROCESSES = ("worker-*", "python-core-*", "serve/*")
 """Files that Ray makes for each worker, and for each command that connects to it."""
 MOST_OF_PROCESSES = 2000
@@ -92,10 +94,19 @@ def previous_of(path: Path) -> Path:
 
 
 def _rotate(path: Path) -> None:
-    """Raises OSError. Where the copy cannot be written whole, the log stays as it is."""
+    """Raises OSError. Where the copy cannot be written whole, the log stays as it is.
+
+    On a full disk, the copy takes the room of the one before: a log that is never cut would take the rest of the disk.
+    """
     draft = path.with_name(f"{path.name}.draft")
     try:
-        shutil.copyfile(path, draft)
+        try:
+            shutil.copyfile(path, draft)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            previous_of(path).unlink(missing_ok=True)
+            shutil.copyfile(path, draft)
         draft.replace(previous_of(path))
     finally:
         draft.unlink(missing_ok=True)
