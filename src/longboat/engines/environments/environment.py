@@ -166,13 +166,26 @@ def _preference(item: InstalledEnvironment) -> tuple[bool, tuple[int, ...], str]
 
 
 def _named_or_path(path: str, home: Path) -> Path:
-    named = engines_folder(home) / path
-    return named if "/" not in path and (named / MARKER).exists() else Path(path).expanduser()
+    """Return the folder of an environment that is named, or the given path. Raises UserInputError for a wrong name."""
+    own, named = Path(path).expanduser(), engines_folder(home) / path
+    if "/" not in path and (named / MARKER).exists():
+        return named
+    if "/" in path or own.exists():
+        return own
+    if named.is_dir():
+        hint = "run `longboat engines install` for it again on this node"
+        raise UserInputError(f"the environment {named} is unfinished: its installation did not end", hint=hint)
+    there = ", ".join(item.name for item in installed_environments(home)) or "none"
+    what = f"there is no environment named {path!r} in {engines_folder(home)} (installed: {there})"
+    raise UserInputError(what, hint="give the name of an installed one, or the folder of your own")
 
 
 def _no_environment(kind: str, version: str | None, found: list[InstalledEnvironment], home: Path) -> UserInputError:
     wanted = f"{kind} {version}" if version else kind
     there = ", ".join(item.name for item in found) or "none"
+    marked = {marker.parent.name for marker in engines_folder(home).glob(f"*/{MARKER}")}
+    damaged = ", ".join(sorted(marked - {item.name for item in installed_environments(home)}))
+    there += f"; damaged, or without their Python: {damaged}" if damaged else ""
     message = f"there is no environment for {wanted} in {engines_folder(home)} (installed: {there})"
     return UserInputError(message, hint=_install_hint(kind, version))
 
