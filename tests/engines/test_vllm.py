@@ -240,6 +240,43 @@ def test_the_cause_of_a_lost_core_is_what_the_core_raised() -> None:
     assert not any("APIServer" in line for line in found)
 
 
+LOST_WORKER = r"""
+(Worker_TP0 pid=11) ERROR 11-22 23:56:44 [multiproc_executor.py:953] WorkerProc failed to start.
+(Worker_TP1 pid=12) ERROR 11-22 23:56:44 [multiproc_executor.py:953] WorkerProc failed to start.
+(Worker_TP0 pid=11) ERROR 11-22 23:56:44 [multiproc_executor.py:953] Traceback (most recent call last):
+(Worker_TP0 pid=11) ERROR 11-22 23:56:44 [multiproc_executor.py:953]     self.worker.load_model()
+(Worker_TP0 pid=11) ERROR 11-22 23:56:44 [multiproc_executor.py:953] ValueError: There is no module named 'x'
+(Worker_TP1 pid=12) ERROR 11-22 23:56:44 [multiproc_executor.py:953] Traceback (most recent call last):
+(Worker_TP1 pid=12) ERROR 11-22 23:56:44 [multiproc_executor.py:953] RuntimeError: Connection closed by peer
+""".strip().splitlines()
+LOST_WORKERS_CORE = (
+    r"""
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510] EngineCore failed to start.
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510]     raise e from None
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510] Exception: WorkerProc initialization failed due to an \
+exception in a background process. See stack trace for root cause.
+(APIServer pid=7) Traceback (most recent call last):
+(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+""".strip()
+    .replace("\\\n", "")
+    .splitlines()
+)
+HEADLESS_END = [
+    "Traceback (most recent call last):",
+    "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root "
+    "cause.",
+]
+
+
+@pytest.mark.parametrize("end", [LOST_WORKERS_CORE, HEADLESS_END])
+def test_the_cause_of_a_lost_worker_is_what_the_first_one_raised(end: list[str]) -> None:
+    """Its core, and a rank without an API, say only that there is a cause elsewhere."""
+    found = VllmAdapter().cause_in([*LOST_WORKER, *end])
+    assert found[-2:] == ("    self.worker.load_model()", "ValueError: There is no module named 'x'")
+    assert not any("Connection closed" in line for line in found)
+
+
 def test_a_log_that_ends_with_its_cause_is_shown_as_it_is() -> None:
     lines = LOST_CORE.splitlines()
     assert VllmAdapter().cause_in([*lines[:-1], "(APIServer pid=7) ValueError: no such tokenizer"]) == ()
