@@ -220,3 +220,17 @@ def test_room_for_adapters_becomes_flags(environment: EngineEnvironment, backend
 def test_flags_of_adapters_are_refused_in_arguments(flag: str) -> None:
     (problem,) = SglangAdapter().argument_problems((flag,))
     assert "adapters:" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("args", "is_offline"),
+    [
+        ((), True),
+        (("--tokenizer-path", "/tokenizers/a"), True),
+        (("--tokenizer-path", "org/tokenizer"), False),
+        (("--speculative-draft-model=org/draft",), False),
+    ],
+)
+def test_what_a_hub_has_may_be_fetched_beside_a_models_folder(args: tuple[str, ...], is_offline: bool) -> None:
+    command = SglangAdapter().command(replace(gang(), extra_args=args), 0, ENVIRONMENT, "")
+    assert command.env.get("HF_HUB_OFFLINE") == ("1" if is_offline else None)

@@ -308,3 +308,21 @@ def test_room_for_adapters_becomes_flags_of_every_rank() -> None:
 def test_flags_of_adapters_are_refused_in_arguments(flag: str) -> None:
     (problem,) = VllmAdapter().argument_problems((flag,))
     assert "adapters:" in problem.hint
+
+
+@pytest.mark.parametrize("share", ["--gpu-memory-utilization", "--device_memory_utilization"])
+def test_a_share_of_the_memory_takes_the_place_of_the_default_cache_on_processors(share: str) -> None:
+    """vLLM ignores it beside a size of the cache, and the planner counts with it."""
+    given = VllmAdapter().command(replace(gang(), extra_args=(share, "0.4")), 0, ENVIRONMENT, "").argv
+    assert "--kv-cache-memory-bytes" not in given
+    assert given[-2:] == (share, "0.4")
+    assert "--kv-cache-memory-bytes" in VllmAdapter().command(gang(), 0, ENVIRONMENT, "").argv
+
+
+@pytest.mark.parametrize(
+    ("args", "is_offline"),
+    [((), True), (("--tokenizer", "/tokenizers/a"), True), (("--tokenizer=org/tokenizer",), False)],
+)
+def test_what_a_hub_has_may_be_fetched_beside_a_models_folder(args: tuple[str, ...], is_offline: bool) -> None:
+    command = VllmAdapter().command(replace(gang(), extra_args=args), 0, ENVIRONMENT, "")
+    assert command.env.get("HF_HUB_OFFLINE") == ("1" if is_offline else None)

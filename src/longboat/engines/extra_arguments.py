@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -29,6 +29,7 @@ OWN_KEY = "leave it out: each engine gets its own secret, which only the gateway
 PLAIN_HTTP = "leave it out: the gateway speaks plain HTTP to engines"
 EVERY_RANK = "leave it out: Longboat sets it for every rank of the gang"
 
+_PATHS = ("/", ".", "~")
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 _BOTH = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S+)")  # a flag and its value in one word
 _WEIGHT_BITS = {"float32": 32, "float": 32, "auto": 0, "half": 0, "float16": 0, "bfloat16": 0}
@@ -82,6 +83,11 @@ class ExtraArguments:
     def text(self, flag: str, args: Sequence[str]) -> str:
         """Return the text that ``args`` last give for ``flag``; empty where there is none."""
         return next(reversed(list(self.values(flag, args))), "")
+
+    def name_hub(self, flags: Collection[str], args: Sequence[str]) -> bool:
+        """Return whether ``args`` give one of ``flags`` the name of something on a hub, and not a path."""
+        values = (value for flag in flags for value in self.values(flag, args))
+        return any(value and not value.startswith(_PATHS) for value in values)
 
     def number(self, flag: str, args: Sequence[str]) -> int | None:
         """Return the whole number above 0 that ``args`` last give for ``flag``; None where there is none."""

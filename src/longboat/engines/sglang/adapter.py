@@ -25,7 +25,7 @@ from longboat.engines.contract import (
 )
 from longboat.engines.sglang.adapters import adapter_arguments
 from longboat.engines.sglang.counters import LOAD_METRICS, of_first_stage, read_counters
-from longboat.engines.sglang.flags import ARGUMENTS, HARMLESS_FLAGS
+from longboat.engines.sglang.flags import ARGUMENTS, HARMLESS_FLAGS, HUB_FLAGS
 from longboat.engines.sglang.memory import CPU_MEMORY, CPU_PAGE, CPU_REQUESTS, CPU_TOKENS, memory_of
 from longboat.engines.sglang.recipe import RECIPE
 
@@ -107,7 +107,9 @@ class SglangAdapter(EngineAdapter):
         rank = plan.ranks[node_rank]
         on_cpu = environment.platform == "cpu"
         args = _arguments(plan, rank, on_cpu)
-        preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
+        from_hub = ARGUMENTS.name_hub(HUB_FLAGS, plan.extra_args)
+        offline = PurePath(plan.model_path).is_absolute() and not from_hub
+        preload = self.preload_env(environment, offline=offline)
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),
             env={**preload, **_rank_env(plan, rank, on_cpu), "PYTHONPATH": overlay or None},

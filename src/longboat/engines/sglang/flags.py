@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from longboat.engines.extra_arguments import EVERY_RANK, OWN_ADDRESS, OWN_KEY, PLAIN_HTTP, ExtraArguments
 
-__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS")
+__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "HUB_FLAGS", "OWNED_FLAGS")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _DATA = "set the model's split.data instead, or the number of replicas"
@@ -72,6 +72,9 @@ HARMLESS_FLAGS = frozenset(
 )
 """They change an engine's concurrency or its logs, and not its responses."""
 
+HUB_FLAGS = ("--tokenizer-path", "--speculative-draft-model-path")
+"""They name a folder, or something that SGLang fetches from a hub."""
+
 _OTHER_NAMES = {
     "--model": "--model-path",
     "--tp": "--tp-size",
@@ -85,6 +88,7 @@ _OTHER_NAMES = {
     "--nccl-init-addr": "--dist-init-addr",
     "--attention-data-parallel-size": "--attn-dp-size",
     "--enable-hicache": "--enable-hierarchical-cache",
+    "--speculative-draft-model": "--speculative-draft-model-path",
 }
 _UNITS = {letter: 1000**power for power, letter in enumerate("kMGT", 1)}
 _UNITS |= {f"{letter}i": 1024**power for power, letter in enumerate("KMGT", 1)}

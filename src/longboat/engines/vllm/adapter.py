@@ -26,7 +26,7 @@ from longboat.engines.contract import (
     ZygoteRequest,
 )
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
-from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS
+from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, HUB_FLAGS
 from longboat.engines.vllm.media import media_arguments, media_env
 from longboat.engines.vllm.memory import memory_of
 from longboat.engines.vllm.speculation import proposes_from_hub, speculative_arguments
@@ -41,6 +41,7 @@ LAUNCHER = "longboat_vllm.process.launcher"
 MIDDLEWARE = "longboat_vllm.middleware.ResumeMiddleware"
 """Overlay middleware that sends token ids to the gateway and continues streams that another engine began."""
 
+_CACHE_FLAG = "--kv-cache-memory-bytes"
 _CPU_KV_CACHE_BYTES = 64 * 2**20
 _CPU_BLOCK_TOKENS = 32  # CPU attention refuses KV blocks whose size is not a multiple of this
 _CPU_CAPACITY = 8
@@ -48,7 +49,7 @@ _GPU_CAPACITY = 1024  # vLLM's default on cards of 70 GiB and more; smaller ones
 _CPU_DEFAULTS: tuple[tuple[str, ...], ...] = (
     ("--dtype", "float32"),
     ("--enforce-eager",),
-    ("--kv-cache-memory-bytes", str(_CPU_KV_CACHE_BYTES)),
+    (_CACHE_FLAG, str(_CPU_KV_CACHE_BYTES)),
     ("--block-size", str(_CPU_BLOCK_TOKENS)),
     ("--max-num-seqs", str(_CPU_CAPACITY)),
 )
@@ -201,7 +202,8 @@ def _is_eager(args: Sequence[str]) -> bool:
 
 def _is_offline(plan: GangPlan) -> bool:
     """Return whether nothing of the model comes from a hub."""
-    return PurePath(plan.model_path).is_absolute() and not proposes_from_hub(plan.extra_args)
+    from_hub = proposes_from_hub(plan.extra_args) or ARGUMENTS.name_hub(HUB_FLAGS, plan.extra_args)
+    return PurePath(plan.model_path).is_absolute() and not from_hub
 
 
 def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[str, str], ...]) -> list[str]:
@@ -213,10 +215,19 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[s
     args += [*split_arguments(plan, rank), *task_arguments(plan.task), *media_arguments(plan.media)]
     args += _adapter_arguments(plan)
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
-    defaults += _CPU_DEFAULTS if on_cpu else part
+    defaults += _cpu_defaults(plan.extra_args) if on_cpu else part
     if rank.node_rank == 0 and plan.task == GENERATE:
         defaults += _MODEL_DEFAULTS.get(plan.source, ())
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
+
+
+def _cpu_defaults(args: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the defaults on processors: without a size of the cache where the user gives vLLM a share of the memory.
+
+    vLLM ignores the share where it is given a size.
+    """
+    has_share = VllmAdapter.memory_flag in ARGUMENTS.flags(args)
+    return tuple(words for words in _CPU_DEFAULTS if not (has_share and words[0] == _CACHE_FLAG))
 
 
 def _adapter_arguments(plan: GangPlan) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from longboat.engines.extra_arguments import EVERY_RANK, OWN_ADDRESS, OWN_KEY, PLAIN_HTTP, ExtraArguments, is_number
 
-__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "is_on")
+__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "HUB_FLAGS", "OWNED_FLAGS", "is_on")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _DATA = "set the model's split.data instead, or the number of replicas"
@@ -70,6 +70,9 @@ HARMLESS_FLAGS = frozenset(
     }
 )
 """They change an engine's concurrency or its logs, and not its responses."""
+
+HUB_FLAGS = ("--tokenizer", "--hf-config-path")
+"""They name a folder, or something that vLLM fetches from a hub."""
 
 _SHORT = {
     "-tp": "--tensor-parallel-size",
