@@ -266,6 +266,21 @@ async def test_a_rank_that_cannot_start_takes_its_sibling_down(engine_port: int)
     assert agents[0].stopped == [0.0]
 
 
+@pytest.mark.parametrize(("rank", "late"), [(0, "the node of rank 0"), (1, "one of the further nodes")])
+async def test_a_node_that_does_not_get_ready_to_start_is_the_reason(
+    rank: int, late: str, engine_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_module, "PREPARE_S", 0.05)
+    runner, agents, _, _ = build(engine_port)
+
+    async def never(**_: object) -> AgentFacts:
+        return await asyncio.sleep(3600, agents[0])  # type: ignore[arg-type]
+
+    agents[rank].prepare = never  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match=f"{late} did not find the model and the engine within 0.05 s"):
+        await asyncio.wait_for(runner.bring_up(), 5)
+
+
 async def test_a_silent_agent_is_a_lost_rank(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang_module, "AGENT_SILENCE_S", 0.2)
     monkeypatch.setattr(gang_module, "RENEW_EVERY_S", 0.02)

@@ -11,7 +11,7 @@ from longboat.cluster.gang.heartbeat_publisher import GangPulse
 from longboat.cluster.protocol.messages import AgentFacts, RankHealth, RankLoss
 from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort
-from longboat.core.errors import UserInputError
+from longboat.core.errors import EngineError, UserInputError
 from longboat.core.plan import GangPlan, GangShape, RankPlan
 from longboat.core.states import START_PHASES, Phase, RankState
 from longboat.engines.contract import EngineAdapter
@@ -60,17 +60,23 @@ class Gang:
         """
         requests = self.adapter.ports(shape)
         purposes = [tuple(r.purpose for r in requests if r.node_rank == rank) for rank in range(len(self._agents))]
-        async with asyncio.timeout(PREPARE_S):
-            head = await self._agents[0].prepare(purposes=purposes[0], peer=None)
-            if len(self._agents) > 1 and self.adapter.head_starts_alone:
-                plan = _plan(model, shape, identity, (head,))
-                self._early_head = asyncio.create_task(self._agents[0].start(plan))
-            others = await asyncio.gather(
-                *(
-                    agent.prepare(purposes=wanted, peer=head.address)
-                    for agent, wanted in zip(self._agents[1:], purposes[1:], strict=True)
+        late = "the node of rank 0"
+        try:
+            async with asyncio.timeout(PREPARE_S):
+                head = await self._agents[0].prepare(purposes=purposes[0], peer=None)
+                late = "one of the further nodes"
+                if len(self._agents) > 1 and self.adapter.head_starts_alone:
+                    plan = _plan(model, shape, identity, (head,))
+                    self._early_head = asyncio.create_task(self._agents[0].start(plan))
+                others = await asyncio.gather(
+                    *(
+                        agent.prepare(purposes=wanted, peer=head.address)
+                        for agent, wanted in zip(self._agents[1:], purposes[1:], strict=True)
+                    )
                 )
-            )
+        except TimeoutError as error:
+            what = f"{late} did not find the model and the engine within {PREPARE_S:g} s"
+            raise EngineError(what, hint="look at the load and the disks of the model's nodes") from error
         _check_paths(model.source, (head, *others))
         self.plan, self.revision = _plan(model, shape, identity, (head, *others)), head.revision
         self._pulse = GangPulse.of(self.plan, self._agents[0].own_beat)
