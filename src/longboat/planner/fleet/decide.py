@@ -117,10 +117,11 @@ class _Decider:
         """Decide with the split that the model runs with, if it has one; else with any."""
         kept = self.kept.get(wanted.name)
         tries = [kept] if kept is not None and not kept.is_decided else []
+        others = list(self.taken.values())  # a try that does not fit takes its room too
         for one in (*tries, wanted):
-            refusal = self._tried(one, [*self.taken.values(), *reserved])
+            refusal = self._tried(one, [*others, *reserved])
             if refusal and reserved:
-                refusal = self._tried(one, list(self.taken.values()))
+                refusal = self._tried(one, others)
             if refusal is None:
                 return
         self._refuse(wanted, refusal)
