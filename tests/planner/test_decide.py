@@ -116,6 +116,18 @@ def test_a_model_that_needs_the_room_kept_for_later_ones_gets_it() -> None:
     assert [problem.where for problem in found.problems] == ["models[1].split"]
 
 
+def test_settings_that_the_engine_is_not_given_are_not_counted() -> None:
+    """With its own, vLLM has 3.2 GiB for caches, fewer than a request takes: it ends at its start."""
+    on = (node(1, cpus=16, gpus=1, **{"longboat.accelerator": "H100"}),)
+    text = "models: [{source: 'hf:catalog/gpt-oss-120b', name: g, split: auto, context: 131072%s}]"
+    (problem,) = decided(text % "", on).problems
+    args = '"--max-num-batched-tokens=2048", "--max-num-seqs=256"'
+    assert problem.hint == f"write engine: {{kind: vllm, args: [{args}]}}"
+    found = decided(text % f", {problem.hint.removeprefix('write ')}", on)
+    assert not found.problems
+    assert found.forecasts["g"].fit.fits
+
+
 def test_replicas_fill_all_cards_that_another_model_leaves() -> None:
     on = tuple(node(number, cpus=16, gpus=8, **{"longboat.accelerator": "RTX4090"}) for number in (1, 2))
     one, auto = "{source: builtin:tiny, name: one}", "{source: builtin:tiny, split: {tensor: 1}, replicas: auto, %s}"

@@ -164,7 +164,7 @@ def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load)
     Raises ValueError where there are more or fewer cards than ranks.
     """
     first = _plan(shape, cards, split, load)
-    enough = first.holds or (load.fixed and first.fits)
+    enough = first.holds or load.as_set or (load.fixed and first.fits)
     modest = None if enough or not first.runs else modest_load(cards, split, load)
     if modest is None:
         return first
