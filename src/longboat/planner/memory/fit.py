@@ -61,7 +61,7 @@ class RankBytes:
         return self.required_cache_bytes or self.room_bytes
 
     def cache_need(self, sequences: int) -> int:
-        """Return the bytes of caches without which so many sequences do not run."""
+        """Return the bytes of caches that this number of sequences needs."""
         return sequences * self.sequence_bytes + self.in_flight_bytes
 
     @property

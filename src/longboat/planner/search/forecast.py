@@ -252,5 +252,5 @@ def _sequences_held(fit: Fit, demand: Demand) -> float:
 
 
 def _held_by(rank: RankBytes, caches: StageCaches, tokens: int) -> float:
-    """Return how many sequences of so many tokens a rank's caches hold."""
+    """Return how many sequences of ``tokens`` a rank's caches hold."""
     return max(0, rank.cache_room_bytes - caches.in_flight_bytes(tokens)) / max(1, caches.bytes_of(tokens))
