@@ -96,7 +96,7 @@ def with_agreement(
 
 def _same_error(detail: ErrorDetails) -> InitErrorDetails:
     kind, context = detail["type"], detail.get("ctx", {})
-    told = PydanticCustomError(kind, "{what}", context) if kind in (MISTAKE, LATER) else kind  # type: ignore[arg-type]
+    told = PydanticCustomError(kind, "{what}", context) if kind in (MISTAKE, LATER) else kind
     return InitErrorDetails(type=told, loc=detail["loc"], input=detail["input"], ctx=context)
 
 
