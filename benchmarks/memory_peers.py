@@ -38,9 +38,8 @@ has no such settings: it gets the memory that vLLM may use of all cards, takes 0
 weights in GB of 10^9 to caches in GiB. It counts FP8 as Q8_0, every layer of Gemma 4 in full, and no splits over
 cards.
 
-**Gemma 4.** The engine of this log kept all tokens of the layers with a window, as llmfit counts. Longboat counts
-windows, as vLLM does for other logs of this model since 0.21 (vllm issue 43308: nine times as many tokens on the same
-card).
+**Gemma 4.** vLLM's figure counts for each request, in layers with a window, the tokens of two steps under way: here
+all 16,384. llmfit counts all tokens of every layer. Only requests that are in such a step take them: more run at once.
 
 **Not blind.** Longboat's formulas were made with these logs; llmfit has none of its own for memory.
 
@@ -125,7 +124,8 @@ def _longboat(case: Case) -> float:
         fixed=True,
     )
     split = Split(tensor=case.tensor, stages=(len(shape.layers),))
-    return plan_fit(shape, [card] * case.tensor, split, load).num_kv_tokens / case.context
+    ranks = plan_fit(shape, [card] * case.tensor, split, load).unlike_ranks
+    return min(rank.cache_room_bytes / rank.cache_need(1) for rank in ranks)
 
 
 def _llmfit(program: Path, case: Case) -> float | None:

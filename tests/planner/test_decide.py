@@ -108,6 +108,33 @@ def test_no_replica_is_without_a_user() -> None:
     assert numbers(decided(text, nodes(4, cpus=8))) == (3, 1, 1)
 
 
+def test_a_model_that_needs_the_room_kept_for_later_ones_gets_it() -> None:
+    """On one card it does not fit: what that try took is free again for the next."""
+    on = (node(1, cpus=16, gpus=2, **{"longboat.accelerator": "RTX4090"}),)
+    found = decided(f"models: [{{source: 'hf:catalog/Qwen3-14B', name: q, split: auto}}, {AUTO}]", on)
+    assert numbers(found, "q") == (1, 2, 1)
+    assert [problem.where for problem in found.problems] == ["models[1].split"]
+
+
+def test_settings_that_the_engine_is_not_given_are_not_counted() -> None:
+    """With its own, vLLM has 3.2 GiB for caches, fewer than a request takes: it ends at its start."""
+    on = (node(1, cpus=16, gpus=1, **{"longboat.accelerator": "H100"}),)
+    text = "models: [{source: 'hf:catalog/gpt-oss-120b', name: g, split: auto, context: 131072%s}]"
+    (problem,) = decided(text % "", on).problems
+    args = '"--max-num-batched-tokens=2048", "--max-num-seqs=256"'
+    assert problem.hint == f"write engine: {{kind: vllm, args: [{args}]}}"
+    found = decided(text % f", {problem.hint.removeprefix('write ')}", on)
+    assert not found.problems
+    assert found.forecasts["g"].fit.fits
+
+
+def test_replicas_fill_all_cards_that_another_model_leaves() -> None:
+    on = tuple(node(number, cpus=16, gpus=8, **{"longboat.accelerator": "RTX4090"}) for number in (1, 2))
+    one, auto = "{source: builtin:tiny, name: one}", "{source: builtin:tiny, split: {tensor: 1}, replicas: auto, %s}"
+    found = decided(f"models: [{one}, {auto % 'load: {users: 64}'}]", on)
+    assert [model.num_replicas for model in found.models] == [1, 15]
+
+
 def test_fixed_replicas_leave_the_split_to_decide() -> None:
     found = decided("models: [{source: builtin:tiny, split: auto, replicas: 2}]", nodes(1, cpus=2))
     assert numbers(found) == (2, 1, 1)

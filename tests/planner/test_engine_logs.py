@@ -200,6 +200,13 @@ def test_room_for_the_cache_is_what_the_engine_logged(log: Log) -> None:
         assert found.ranks[0].room_bytes / GIB == pytest.approx(log.room_gib, rel=WITHIN)
 
 
+def test_steps_under_way_take_room_in_layers_with_a_window() -> None:
+    """The log of Gemma-4-31B: "Maximum concurrency for 16,384 tokens per request: 13.25x"."""
+    (log,) = (log for log in LOGS if log.model == "Gemma-4-31B")
+    (rank,) = fit_of(log).ranks
+    assert rank.room_bytes / rank.cache_need(1) == pytest.approx(13.25, rel=0.02)
+
+
 def test_an_uneven_stage_has_the_room_that_the_engine_logged() -> None:
     """github.com/vllm-project/vllm/issues/34076: 3.18 GiB for 16 of 48 layers on an RTX 5070 Ti."""
     cards = [card_of(LIBRARY.accelerators.find(name)) for name in ("RTX 5070 Ti", "RTX 5090")]

@@ -21,6 +21,7 @@ from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import ModelShape, share_equal_layers
+from longboat.planner.memory.budget import batched_tokens, reported_bytes
 from longboat.planner.memory.fit import Fit, plan_fit
 from longboat.planner.memory.fit_changes import nearest_changes
 from longboat.planner.memory.split_shape import Card, EngineKind, Load, Split, card_of, even_stages
@@ -104,6 +105,45 @@ def test_windows_are_counted_once_they_are_full() -> None:
     found = fit(shape("Gemma-3-27B"), cards("H100"), load(131_072))
     assert found.ranks[0].sequence_bytes == kv_bytes_of(shape("Gemma-3-27B"), 131_072)
     assert found.ranks[0].sequence_bytes < 131_072 * 62 * 8192 / 4
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "tokens"),
+    [
+        ("RTX 4090", (), 2048),
+        ("A100 SXM 80GB", (), 2048),
+        ("H100", (), 8192),
+        ("DGX Spark", (), 8192),
+        ("H200", (), 8192),
+        ("B200", (), 16_384),
+        ("MI300X", (), 16_384),
+        ("B200", (0, 26), 8192),
+    ],
+)
+def test_steps_are_as_large_as_vllm_makes_them_on_the_card(card: str, version: tuple[int, ...], tokens: int) -> None:
+    assert batched_tokens(replace(load(), version=version), *cards(card)) == tokens
+
+
+def test_vllm_does_not_start_without_room_for_the_steps_under_way() -> None:
+    """Its check before the start: each of 52 layers holds a window of 1,024 tokens, and two steps of 8,192."""
+    model, (card,) = shape("Gemma-3-27B"), cards("H100")
+    asked = replace(load(131_072), batched_tokens=8192)
+    found = fit(model, [card], asked)
+    (rank,) = found.ranks
+    assert rank.in_flight_bytes == 52 * 8192 * (2 * 8192 - 1)
+    enough = rank.weight_bytes + rank.overhead_bytes + rank.sequence_bytes
+    tight = fit(model, [card], replace(asked, memory_ratio=(enough + rank.in_flight_bytes // 2) / reported_bytes(card)))
+    assert found.fits
+    assert not tight.fits
+    assert 0 < tight.max_context_tokens < 131_072
+    assert fit(model, [card], replace(tight.load, batched_tokens=1024)).fits
+
+
+def test_a_request_has_two_states_where_vllm_caches_prefixes() -> None:
+    model, (card,) = shape("Qwen3-Next-80B-A3B"), cards("B300")
+    state = sum(layer.cache.state_bytes for layer in model.layers if layer.cache.kind == "state")
+    now, before = (fit(model, [card], replace(load(4096), version=version)).ranks[0] for version in ((), (0, 27)))
+    assert now.sequence_bytes - before.sequence_bytes == state
 
 
 def test_what_is_not_free_is_refused_by_vllm() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from planner_builders import node, nodes
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
 from longboat.planner.fleet.pack import GangDemand, pack
+from longboat.planner.fleet.resources import fits
 
 
 def demand(name: str, *, replicas: int = 1, pipeline: int = 1, cpus: float = 1, gpus: float = 0) -> GangDemand:
@@ -40,6 +42,14 @@ def test_large_replicas_leave_gangs_on_two_nodes_both_of_them() -> None:
     packing = pack([demand("large", cpus=4, replicas=2), demand("wide", pipeline=2, replicas=2)], machines)
     assert packing.complete
     assert not any(first == second for first, second in packing.placed["wide"])
+
+
+def test_a_thousand_nodes_are_looked_at_once_for_each_model() -> None:
+    """Each node is compared with a need when its gangs are placed: not again for each further replica."""
+    machines = nodes(1000, cpus=4)
+    with patch("longboat.planner.fleet.pack.fits", wraps=fits) as compared:
+        assert pack([demand("a", replicas=3992), demand("b", pipeline=2, cpus=4)], machines).complete
+    assert compared.call_count < 20_000
 
 
 def test_fractions_of_resources_add_up_exactly() -> None:

@@ -40,6 +40,11 @@ def test_tensor_that_does_not_divide_the_model_is_refused(
     assert problem.hint == hint
 
 
+def test_experts_that_are_divided_by_copies_are_not_cut() -> None:
+    facts = change(num_experts=8, moe_intermediate_size=6)
+    assert check_split(model(split={"tensor": 4, "expert": True}), facts) == ()
+
+
 def test_key_value_heads_are_copied_where_there_are_more_ranks() -> None:
     facts = change(num_kv_heads=2)
     assert tensor_degrees(facts) == [1, 2, 4, 8]

@@ -65,6 +65,23 @@ def test_names_are_hosts_and_the_first_is_the_head() -> None:
             f"hosts: [a]\nfolders: {{software: /srv/lb/software, run: /srv/lb}}\n{WHEEL}",
             ["folders: software '/srv/lb/software' lies in run '/srv/lb', which longboat cluster remove deletes"],
         ),
+        (
+            "hosts: [a]\nfolders: {data: ~/lb, software: ~/lb, run: ~/../x}\ninstall: {bundle: 1}\n",
+            [
+                "folders: data '~/lb' lies in software '~/lb', which longboat cluster remove deletes",
+                "folders.run: '~/../x' is not the path of a folder on the hosts",
+                "install.bundle: 1 is not text",
+            ],
+        ),
+        (
+            f"hosts: [{{host: a, cpus: 1.5, role: worker}}, {{host: a, gpus: 0.5, role: worker}}]\n{WHEEL}",
+            [
+                "hosts[0].cpus: 1.5 is not a whole number",
+                "hosts[1].gpus: 0.5 is not a whole number",
+                "hosts[1].host: 'a' is hosts[0] already",
+                "hosts: no host is the head",
+            ],
+        ),
         (f"hosts: []\n{WHEEL}", ["hosts: it is empty"]),
         ("hosts: [a]\ninstall: {wheel: a.whl, index: b}\n", ["install: wheel and index are given"]),
         (
@@ -91,6 +108,12 @@ def test_mistakes_are_told_with_their_paths(text: str, expected: list[str]) -> N
 def test_file_that_is_no_mapping_is_refused(text: str, load: Callable[[str, str], object]) -> None:
     with pytest.raises(UserInputError, match="is not a mapping"):
         load(text, "file.yaml")
+
+
+def test_a_cluster_file_with_a_wrong_node_is_not_empty_besides() -> None:
+    with pytest.raises(UserInputError) as caught:
+        load_cluster_file("nodes: [{cards: 5}]", "cluster.yaml")
+    assert [str(problem) for problem in caught.value.problems] == ["nodes[0].cards: 5 is not text"]
 
 
 def test_folders_beside_each_other_are_taken() -> None:

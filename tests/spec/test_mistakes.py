@@ -454,6 +454,12 @@ MISTAKES |= {
         "is not a node's name",
         "longboat status",
     ),
+    "a word near that of a node's labels": (
+        "{models: [builtin:tiny], weights: {prewarm: [{node: a, lables: {zone: a}}]}}",
+        "weights.prewarm[0].lables",
+        "no field 'lables'",
+        "write labels",
+    ),
 }
 
 # text of the file, path, words in the message
@@ -580,6 +586,102 @@ def test_mistakes_are_all_reported_at_once() -> None:
     assert "6 problems" in str(caught.value)
 
 
+def places_of(text: str) -> list[str]:
+    return sorted(problem.where for problem in read_fleet(text, "fleet.yaml", folder="/srv").problems)
+
+
+# a section whose values disagree, with a mistake in another one of its values; the places of both
+DISAGREEMENTS = {
+    "a draft without its model": (
+        "models: [{source: builtin:tiny, speculative: {method: draft, tokens: 0, lookup: 3}}]",
+        ["models[0].speculative", "models[0].speculative", "models[0].speculative.tokens"],
+    ),
+    "replicas that follow nothing": (
+        "models: [{source: builtin:tiny, replicas: {max: 4, min: 9}}]",
+        ["models[0].replicas", "models[0].replicas.max"],
+    ),
+    "too many ranks": (
+        "models: [{source: builtin:tiny, split: {tensor: 64, pipeline: 64, layers: [1, 2]}}]",
+        ["models[0].split", "models[0].split.layers"],
+    ),
+    "an administrator without a secret": (
+        "{models: [builtin:tiny], gateway: {admin: [{name: '?'}]}}",
+        ["gateway.admin[0]", "gateway.admin[0].name"],
+    ),
+    "two addresses of Redis": (
+        "{models: [builtin:tiny], gateway: {redis: {url: 'http://x', url_env: '1'}}}",
+        ["gateway.redis", "gateway.redis.url", "gateway.redis.url_env"],
+    ),
+    "two secrets": (
+        "{models: [builtin:tiny], gateway: {sign_in: {issuer: x, client_secret_env: A, client_secret_file: /a,"
+        " client_id: c, console_urls: ['https://c'], groups: [{group: ''}]}}}",
+        ["gateway.sign_in", "gateway.sign_in.groups[0]", "gateway.sign_in.groups[0].group", "gateway.sign_in.issuer"],
+    ),
+    "a node by name and by labels": (
+        "{models: [builtin:tiny], weights: {prewarm: [{node: 'a b', labels: {zone: 'a b'}}]}}",
+        ["weights.prewarm[0]", "weights.prewarm[0].labels", "weights.prewarm[0].node"],
+    ),
+    "several labels": (
+        "models: [{source: builtin:tiny, placement: {labels: {'a b': c, d: 'e f'}}}]",
+        ["models[0].placement.labels"] * 2,
+    ),
+    "several variables": (
+        "models: [{source: builtin:tiny, engine: {env: {'a b': c, VLLM_PORT: d, E: 1}}}]",
+        ["models[0].engine.env"] * 3,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "places"), DISAGREEMENTS.values(), ids=DISAGREEMENTS)
+def test_values_that_disagree_are_reported_beside_other_mistakes(text: str, places: list[str]) -> None:
+    assert places_of(text) == places
+
+
+def test_a_field_that_does_not_exist_may_be_meant_as_the_one_that_is_missing() -> None:
+    assert places_of("{models: [builtin:tiny], gateway: {redis: {link: redis://a}}}") == ["gateway.redis.link"]
+
+
+def test_mistakes_of_models_behind_an_external_one_stand_at_their_places() -> None:
+    text = """
+models:
+- {name: other, engine: {kind: external, urls: [https://api.example.com/v1], proxy: x}}
+- {source: builtin:tiny, replicas: -1}
+- {source: builtin:tiny, name: second}
+"""
+    reading = read_fleet(text, "fleet.yaml", folder="/srv")
+    assert places_of(text) == ["models[0]", "models[0].engine.proxy", "models[1].replicas"]
+    assert reading.positions == (2,)
+    assert [model.position for model in reading.others] == [1]
+
+
+@pytest.mark.parametrize("key", ["external[3]", "models[3]"])
+def test_a_key_that_looks_like_a_place_is_a_key(key: str) -> None:
+    assert places_of(f"{{models: [builtin:tiny], gateway: {{fallbacks: {{'{key}': 5}}}}}}") == [
+        f'gateway.fallbacks["{key}"]'
+    ]
+
+
+def test_a_large_limit_is_written_as_the_file_takes_it() -> None:
+    (problem,) = read_fleet("models: [{source: builtin:tiny, context: 200000000}]", "x").problems
+    assert problem.hint == "write 100000000"
+    assert problem.what == "200000000 is more than the limit, 100000000"
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "gateway: {redis: {url: 'redis://:word@[::1'}}",
+        "gateway: {cors: {origins: ['http://word@[::1']}}",
+        "weights: {endpoint: 'http://word@[::1'}",
+        "weights: {endpoint: 'http://minio:word'}",
+    ],
+)
+def test_what_is_no_address_is_refused_without_repeating_it(section: str) -> None:
+    (problem,) = read_fleet(f"models: [builtin:tiny]\n{section}", "x").problems
+    assert problem.what == "this is not an address"
+    assert "://" in problem.hint
+
+
 def test_mistake_in_a_whole_file_that_is_one_source_points_at_the_file() -> None:
     with pytest.raises(UserInputError) as caught:
         load_fleet("builtin:Tiny", "fleet.yaml", folder="/srv")
@@ -598,6 +700,13 @@ def test_mistake_in_a_whole_file_that_is_one_source_points_at_the_file() -> None
 def test_bytes_of_a_command_line_that_are_no_text_are_refused(model: object) -> None:
     with pytest.raises(UserInputError, match="has a character that") as caught:
         fleet_from({"models": [model]}, "x", folder="/")
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("data", [{"models": ["caf\udce9"]}, {"models": ["builtin:tiny"], "\udce9": 1}])
+def test_a_relative_path_or_a_key_that_is_no_text_is_refused_in_text(data: object) -> None:
+    with pytest.raises(UserInputError) as caught:
+        fleet_from(data, "x", folder="/")
     str(caught.value).encode()
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from longboat.core.errors import UserInputError
 from longboat.planner.machines.pools import Pool, pool_with
 from longboat.planner.memory.engine import engine_traits
+from longboat.planner.memory.kv_room import StageCaches
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.serving import predict
@@ -129,7 +130,7 @@ def _seconds(
 ) -> tuple[float, float]:
     """Return the seconds to load the cache of a prompt, and to compute it, where the replica does nothing else."""
     ranks = group.fit.unlike_ranks
-    of_rank = max(group.fit.caches[rank.stage].bytes_of(tokens) for rank in ranks)
+    of_rank = max(_kept_bytes(group.fit.caches[rank.stage], tokens) for rank in ranks)
     slowest = min((_pcie_bytes_per_s(pool) for pool in used if pool.entry.pcie), default=0.0)
     load_s = of_rank / slowest if slowest else 0.0
     if tier.bytes_per_s:
@@ -142,7 +143,12 @@ def _seconds(
 def _prompt_bytes(group: Forecast, tokens: int) -> float:
     """Return the bytes of a prompt's cache on all ranks of a replica, states included: each keeps what it caches."""
     layout, fit = group.layout, group.fit
-    return layout.tensor / layout.data * sum(stage.bytes_of(tokens) for stage in fit.caches) or 1.0
+    return layout.tensor / layout.data * sum(_kept_bytes(stage, tokens) for stage in fit.caches) or 1.0
+
+
+def _kept_bytes(stage: StageCaches, tokens: int) -> int:
+    """Return what is kept of a prompt on a rank: of a state, only the last one."""
+    return replace(stage, states=1).bytes_of(tokens)
 
 
 def _nodes(group: Forecast, used: Sequence[Pool]) -> int:

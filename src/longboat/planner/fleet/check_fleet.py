@@ -100,7 +100,7 @@ def _path(where: str, path: str, model: WantedModel, inputs: PlannerInputs) -> l
     if bad[0].hint:
         hint = bad[0].hint
     elif len(bad) < len(reports):
-        good = _names([chosen[report.node_id] for report in reports if report not in bad])
+        good = _names([chosen[report.node_id] for report in reports if report.exists and not report.detail])
         hint = f"{good} has it: copy it from there, or choose nodes by placement.labels"
     else:
         hint = "put it there on every node that may be chosen, or correct the path"

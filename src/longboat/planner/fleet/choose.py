@@ -56,7 +56,7 @@ class KnownModel:
             demand = replace(demand, settings=replace(demand.settings, memory_ratio=1.0))
         demand = replace(demand, draft=self.context.inputs.drafts.get(self.wanted.name))
         divides = self.context.divides_experts
-        demand = replace(demand, expert_parallel=divides, data_attention=divides)
+        demand = replace(demand, expert_parallel=divides, data_attention=divides, as_set=True)
         return Forecaster(shape, demand, self.context.engine, self.context.inputs.calibration)
 
 

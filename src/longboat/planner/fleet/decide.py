@@ -20,7 +20,7 @@ from longboat.planner.fleet.node_pools import NODE_ID, why_unmixed, why_weakest
 from longboat.planner.fleet.pack import GangDemand, pack
 from longboat.planner.fleet.place import NoShape
 from longboat.planner.fleet.placement_context import PlacementContext
-from longboat.planner.fleet.verdict import judge
+from longboat.planner.fleet.verdict import judge, smaller_settings
 from longboat.planner.memory.draft import draft_cache_bytes
 from longboat.planner.search.forecast import Forecast, with_curve
 from longboat.planner.search.objectives import doubted, unkept
@@ -117,10 +117,11 @@ class _Decider:
         """Decide with the split that the model runs with, if it has one; else with any."""
         kept = self.kept.get(wanted.name)
         tries = [kept] if kept is not None and not kept.is_decided else []
+        others = list(self.taken.values())  # a try that does not fit takes its room too
         for one in (*tries, wanted):
-            refusal = self._tried(one, [*self.taken.values(), *reserved])
+            refusal = self._tried(one, [*others, *reserved])
             if refusal and reserved:
-                refusal = self._tried(one, list(self.taken.values()))
+                refusal = self._tried(one, others)
             if refusal is None:
                 return
         self._refuse(wanted, refusal)
@@ -274,7 +275,8 @@ def _misfit(forecast: Forecast, wanted: WantedModel) -> Problem | None:
     if forecast.fit.fits or short is None:
         return None
     refusal = judge(forecast, wanted).refusal
-    hint = refusal.hint if refusal else short.hint or "longboat plan names what would fit"
+    hint = smaller_settings(forecast) or (refusal.hint if refusal else short.hint)
+    hint = hint or "longboat plan names what would fit"
     return Problem(where="split", what=f"no layout fits; the nearest: {short.what}", hint=hint)
 
 

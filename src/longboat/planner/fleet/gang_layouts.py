@@ -20,10 +20,14 @@ MAX_REPLICAS = 1000
 
 def room_for(context: PlacementContext, wanted: WantedModel, gang: GangShape, taken: Sequence[GangDemand]) -> int:
     """Return how many replicas find room: the file's number at most, or one for each user."""
-    most = min(wanted.load.users, MAX_REPLICAS) if wanted.replicas is None else wanted.replicas
-    for count in sorted({most, *(count for count in REPLICAS if count < most)}, reverse=True):
-        if packed(context, replace(wanted, replicas=count), gang, taken) is not None:
+    count = min(wanted.load.users, MAX_REPLICAS) if wanted.replicas is None else wanted.replicas
+    while count:
+        packing = pack([*taken, gang_demand(replace(wanted, replicas=count), gang)], context.inputs.nodes)
+        if packing.complete:
             return count
+        found = count - packing.unplaced[wanted.name]
+        # Where all of these found room, and others not: as many fewer as one of the usual numbers.
+        count = found if found < count else max((fewer for fewer in REPLICAS if fewer < count), default=0)
     return 0
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from longboat.core.topology import Node
@@ -19,6 +20,7 @@ NODE_ID = "ray.io/node-id"
 RAY = "ray.io/"
 # Nodes whose memory is within this of the largest of their sort are of one sort.
 SAME_MEMORY = 0.9
+Label = tuple[str, str]
 Labels = Mapping[str, str] | None
 
 
@@ -54,11 +56,17 @@ def node_pools(context: PlacementContext) -> list[NodePools]:
     most = max(slots_of(node, rank) for node in nodes)
     counts = [most] if rank.num_gpus else [count for count in REPLICAS if count < most] + [most]
     sorts = _sorts(context)
-    return [found for count in counts for found in _ways(context, nodes, sorts, count)]
+    unmixed = _why_unmixed(context, sorts)
+    return [found for count in counts for found in _ways(context, nodes, sorts, count, unmixed)]
 
 
-def _ways(context: PlacementContext, nodes: Sequence[Node], sorts: Sequence[_Sort], count: int) -> Iterator[NodePools]:
-    """Yield each sort alone where labels distinguish their hardware; all nodes together where they do not."""
+def _ways(
+    context: PlacementContext, nodes: Sequence[Node], sorts: Sequence[_Sort], count: int, unmixed: str
+) -> Iterator[NodePools]:
+    """Yield each sort alone where labels distinguish their hardware; all nodes together where they do not.
+
+    unmixed: why stages of one replica stay on one sort
+    """
     labelled = [(sort.nodes, sort.labels) for sort in sorts if sort.labels is not None]
     is_told = len(labelled) == len(sorts) > 0
     by_id = any(NODE_ID in labels for _, labels in labelled)
@@ -68,7 +76,7 @@ def _ways(context: PlacementContext, nodes: Sequence[Node], sorts: Sequence[_Sor
         pool = _pool(context, nodes, 0, count)
         yield NodePools(pools=(pool,), labels=({},))
     if is_told and (apart or len(labelled) > 1):
-        mixed = len(labelled) > 1 and context.wanted.split_is_open and not why_unmixed(context)
+        mixed = len(labelled) > 1 and context.wanted.split_is_open and not unmixed
         pools = tuple(_pool(context, group, number, count) for number, (group, _) in enumerate(labelled))
         if apart or mixed:
             yield NodePools(pools=pools, labels=tuple(labels for _, labels in labelled), equal=apart, mixed=mixed)
@@ -101,14 +109,18 @@ def _hardware(context: PlacementContext, nodes: Sequence[Node], count: int) -> R
 
 def why_unmixed(context: PlacementContext) -> str:
     """Return why stages are not put on different sorts of nodes, though there are several; ``""`` where they may be."""
+    return _why_unmixed(context, _sorts(context)) if context.wanted.split_is_open else ""
+
+
+def _why_unmixed(context: PlacementContext, sorts: Sequence[_Sort]) -> str:
     wanted = context.wanted
-    if not wanted.split_is_open or len(found := _sorts(context)) < 2:
+    if not wanted.split_is_open or len(sorts) < 2:
         return ""
     if wanted.placement.stages:
         return "placement.stages binds them"
     if wanted.placement.nodes is not None:
         return f"placement.nodes is {wanted.placement.nodes}"
-    unbound = [node for sort in found if sort.labels is None for node in sort.nodes]
+    unbound = [node for sort in sorts if sort.labels is None for node in sort.nodes]
     if unbound:
         return f"no label tells {unbound[0].hostname or unbound[0].address} from nodes of another sort"
     return ""
@@ -135,7 +147,12 @@ def _sorts(context: PlacementContext) -> list[_Sort]:
     rank = context.rank
     nodes = [node for node in context.nodes() if slots_of(node, rank)]
     groups = _by_card(nodes, context) if rank.num_gpus else _by_processor(nodes, context)
-    return [_Sort(nodes=tuple(part), labels=labels) for group in groups for part, labels in _bound(group, nodes)]
+    carriers = _carriers(nodes)
+    return [
+        _Sort(nodes=tuple(part), labels=labels)
+        for group in groups
+        for part, labels in _bound(group, carriers, len(nodes))
+    ]
 
 
 def _by_card(nodes: Sequence[Node], context: PlacementContext) -> list[list[Node]]:
@@ -168,29 +185,34 @@ def _by_memory(nodes: Sequence[Node], context: PlacementContext) -> list[list[No
     return groups
 
 
-def _bound(group: Sequence[Node], nodes: Sequence[Node]) -> Iterator[tuple[Sequence[Node], Mapping[str, str] | None]]:
-    """Yield the group with labels of its own; node by node where it has none in common."""
-    others = [node for node in nodes if node not in group]
-    if not others:
+def _bound(
+    group: Sequence[Node], carriers: Mapping[Label, int], num_nodes: int
+) -> Iterator[tuple[Sequence[Node], Mapping[str, str] | None]]:
+    """Yield the group with labels of its own; node by node where it has none in common.
+
+    carriers: of each label, among all ``num_nodes`` nodes
+    """
+    if len(group) == num_nodes:
         yield group, {}
         return
-    if labels := _label_of(group, others):
+    if labels := _label_of(group, carriers):
         yield group, labels
         return
     for node in group:
-        yield [node], _label_of([node], [other for other in nodes if other is not node])
+        yield [node], _label_of([node], carriers)
 
 
-def _label_of(group: Sequence[Node], others: Sequence[Node]) -> Mapping[str, str] | None:
+def _label_of(group: Sequence[Node], carriers: Mapping[Label, int]) -> Mapping[str, str] | None:
     """Return a label that all of the group and no others carry: its accelerator, else a person's, else Ray's."""
-    common = {
-        (key, value)
-        for key, value in group[0].labels.items()
-        if all(node.labels.get(key) == value for node in group)
-        and all(node.labels.get(key) != value for node in others)
-    }
-    best = min(common, key=lambda pair: _choice_of_label(pair[0]), default=None)
+    within = _carriers(group)
+    own = (label for label, count in within.items() if count == len(group) == carriers[label])
+    best = min(own, key=lambda label: _choice_of_label(label[0]), default=None)
     return {best[0]: best[1]} if best else None
+
+
+def _carriers(nodes: Iterable[Node]) -> Mapping[Label, int]:
+    """Return how many nodes carry each label with each value."""
+    return Counter(label for node in nodes for label in node.labels.items())
 
 
 def _choice_of_label(key: str) -> tuple[int, str]:

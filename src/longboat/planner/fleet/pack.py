@@ -6,8 +6,11 @@ packs does fit, and what it cannot pack might fit in a rare arrangement that it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import islice
 
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
@@ -58,11 +61,8 @@ def _packed(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
     unplaced: dict[str, int] = {}
     for demand in demands:
         candidates = [node for node in nodes if matches(node, demand.labels)]
-        able = _able(demand.shape, candidates)
-        gangs: list[tuple[str, ...]] = []
-        while len(gangs) < demand.replicas and (chosen := _place(demand.shape, candidates, able, rooms)):
-            gangs.append(chosen)
-        placed[demand.model] = tuple(gangs)
+        gangs = tuple(islice(_gangs(demand.shape, candidates, rooms), demand.replicas))
+        placed[demand.model] = gangs
         unplaced[demand.model] = demand.replicas - len(gangs)
     return Packing(placed=placed, unplaced=unplaced)
 
@@ -100,19 +100,27 @@ def _placed_by_stage(shape: GangShape, able: Sequence[Sequence[str]], rooms: dic
     return tuple(chosen[stage] for stage in range(len(able)))
 
 
-def _place(
-    shape: GangShape, candidates: Sequence[Node], able: Sequence[Sequence[str]], rooms: dict[str, Amount]
-) -> tuple[str, ...]:
-    """Return nodes of one gang, taken out of ``rooms``; empty where there is no room. able: of each bound stage."""
+def _gangs(shape: GangShape, candidates: Sequence[Node], rooms: dict[str, Amount]) -> Iterator[tuple[str, ...]]:
+    """Yield the nodes of each gang that finds room, taken out of ``rooms``."""
     if shape.stages:
-        return _placed_by_stage(shape, able, rooms)
+        able = _able(shape, candidates)
+        while chosen := _placed_by_stage(shape, able, rooms):
+            yield chosen
+        return
     need = shape_amount(shape)
-    free = [node.node_id for node in candidates if fits(need, rooms[node.node_id])]
-    if len(free) < shape.num_nodes:
-        return ()
-    if shape.num_nodes > 1:  # gangs need pairs of different nodes: taking from the emptiest keeps most of them open
-        free.sort(key=lambda node_id: (rooms[node_id].gpus, rooms[node_id].cpus), reverse=True)
-    chosen = free[: shape.num_nodes]
-    for node_id in chosen:
-        rooms[node_id] -= need
-    return tuple(chosen)
+    free = deque(node.node_id for node in candidates if fits(need, rooms[node.node_id]))
+    while len(free) >= shape.num_nodes:  # a node that has no more room is not looked at again
+        chosen = (free[0],) if shape.num_nodes == 1 else _emptiest(free, shape.num_nodes, rooms)
+        for node_id in chosen:
+            rooms[node_id] -= need
+        yield chosen
+        full = {node_id for node_id in chosen if not fits(need, rooms[node_id])}
+        while free and free[0] in full:
+            full.remove(free.popleft())
+        if full:
+            free = deque(node_id for node_id in free if node_id not in full)
+
+
+def _emptiest(free: Iterable[str], count: int, rooms: Mapping[str, Amount]) -> tuple[str, ...]:
+    """Return the nodes with most room: gangs need pairs of different nodes, and so most of them stay open."""
+    return tuple(nsmallest(count, free, key=lambda node_id: (-rooms[node_id].gpus, -rooms[node_id].cpus)))

@@ -17,7 +17,7 @@ def check_split(model: WantedModel, facts: ModelConfig | None) -> tuple[Problem,
         return ()
     tensor, pipeline = model.degrees
     found = (
-        _tensor(tensor, facts),
+        _tensor(tensor, facts, whole_experts=bool(model.expert)),
         _pipeline(pipeline, facts),
         _expert(model, facts),
         _layers(model.layers, facts),
@@ -26,25 +26,29 @@ def check_split(model: WantedModel, facts: ModelConfig | None) -> tuple[Problem,
     return tuple(problem for problem in found if problem is not None)
 
 
-def tensor_degrees(facts: ModelConfig) -> list[int]:
-    """Return degrees of tensor parallelism up to 64 that the model can be split into."""
-    return working_degrees(lambda degree: _obstacle(degree, facts))
+def tensor_degrees(facts: ModelConfig, *, whole_experts: bool = False) -> list[int]:
+    """Return degrees of tensor parallelism up to 64 that the model can be split into.
+
+    whole_experts: experts are divided by copies, and none is cut
+    """
+    return working_degrees(lambda degree: _obstacle(degree, facts, whole_experts))
 
 
-def _tensor(degree: int, facts: ModelConfig) -> Problem | None:
-    if not (obstacle := _obstacle(degree, facts)):
+def _tensor(degree: int, facts: ModelConfig, *, whole_experts: bool) -> Problem | None:
+    if not (obstacle := _obstacle(degree, facts, whole_experts)):
         return None
-    return Problem(where="split.tensor", what=obstacle, hint=f"write {nearest_degrees(tensor_degrees(facts), degree)}")
+    near = nearest_degrees(tensor_degrees(facts, whole_experts=whole_experts), degree)
+    return Problem(where="split.tensor", what=obstacle, hint=f"write {near}")
 
 
-def _obstacle(degree: int, facts: ModelConfig) -> str:
+def _obstacle(degree: int, facts: ModelConfig, whole_experts: bool) -> str:
     """Return what cannot be divided; ``""`` where all can."""
     kv_heads = 0 if facts.uses_latent_attention else facts.num_kv_heads or 0
     if found := head_obstacle(facts.num_heads or 0, kv_heads, degree):
         return found
     if facts.intermediate_size and not facts.num_experts and facts.intermediate_size % degree:
         return f"the MLP's width of {facts.intermediate_size} is not divisible by tensor {degree}"
-    if facts.moe_intermediate_size and facts.moe_intermediate_size % degree:
+    if facts.moe_intermediate_size and not whole_experts and facts.moe_intermediate_size % degree:
         return f"an expert's width of {facts.moe_intermediate_size} is not divisible by tensor {degree}"
     return vocab_obstacle(facts.vocab_size or 0, degree)
 

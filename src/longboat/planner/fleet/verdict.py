@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from longboat.core.errors import Problem
 from longboat.core.wanted import WantedModel
-from longboat.planner.memory.fit import RankBytes
+from longboat.planner.memory.engine import engine_traits
+from longboat.planner.memory.fit import RankBytes, plan_fit
 from longboat.planner.memory.fit_changes import nearest_changes
 from longboat.planner.search.forecast import Forecast
+from longboat.planner.search.reasons import memory_settings
 
-__all__ = ("Verdict", "judge")
+__all__ = ("Verdict", "judge", "smaller_settings")
 
 GIB = 1024**3
 MAX_CHANGES = 3
@@ -36,10 +38,23 @@ def judge(forecast: Forecast, wanted: WantedModel) -> Verdict:
         return Verdict(refusal=certain)
     doubts = [f"not checked: {unknown[0]} may change what it takes"] if unknown else []
     if short is not None:
-        doubts.append(f"it may not fit: {short.what}")
+        settings = smaller_settings(forecast)
+        doubts.append(f"it may not fit: {short.what}{f'; {settings}' if settings else ''}")
     elif not forecast.fit.holds:
         doubts.append(_some_wait(forecast))
     return Verdict(doubts=tuple(doubts))
+
+
+def smaller_settings(forecast: Forecast) -> str:
+    """Return what to write so that an engine whose own settings take too much memory starts; ``""`` where none do."""
+    fit = forecast.fit
+    if not fit.runs:
+        return ""
+    smaller = plan_fit(fit.shape, forecast.cards, fit.split, replace(fit.load, as_set=False))
+    if not smaller.fits:
+        return ""
+    words = [f'"{setting.replace(" ", "=")}"' for setting in memory_settings(replace(forecast, fit=smaller))]
+    return f"write engine: {{kind: {engine_traits(forecast.engine).kind}, args: [{', '.join(words)}]}}"
 
 
 def _some_wait(forecast: Forecast) -> str:

@@ -22,15 +22,19 @@ __all__ = (
     "Budget",
     "budget_of",
     "engine_sequences",
+    "in_flight_tokens",
     "modest_load",
     "overhead_of",
     "padding_bytes",
+    "state_copies",
     "window_batch",
 )
 
 MIB, GIB = 1024**2, 1024**3
-# vLLM takes larger steps and more requests on cards of 70 GiB or more (``arg_utils.py``).
-LARGE_CARD_BYTES = 70 * GIB
+# vLLM takes larger steps and more requests on cards of 70 GiB or more, and since 0.29 still larger ones on cards of
+# 160 GiB or more (``arg_utils.py``).
+LARGE_CARD_BYTES, HUGE_CARD_BYTES = 70 * GIB, 160 * GIB
+HUGE_CARDS_FROM = (0, 29)
 ENGINE_SEQUENCES, LARGE_ENGINE_SEQUENCES = 256, 1024
 
 # Hidden states of a step that are alive at once beside a layer's own results: input, residual, and norms of both.
@@ -64,6 +68,10 @@ MAX_SMALL_GRAPHS = 160
 # (3.9 in a log of Gemma-4-31B).
 SORTED_LOGITS, LOGITS_COPIES = 9.6, 3.9
 SORTS_BEFORE, COUNTS_GRAPHS_FROM = (0, 17), (0, 21)
+# vLLM schedules the next step while one is computed: a log of 0.26 counts the tokens of both (13.25 requests of 16,384
+# tokens of Gemma-4-31B on a B300), 0.29 and 0.32 in ``VllmConfig.max_in_flight_tokens``. With its prefix cache, a
+# request of a model with states has two of them (``MambaSpec.max_memory_usage_bytes`` of 0.29 and 0.32).
+OVERLAPS_FROM, COPIES_STATES_FROM = (0, 26), (0, 29)
 # Hidden states of all ranks' tokens, gathered before experts and scattered after them: our estimate.
 GATHERED_COPIES = 2
 
@@ -194,7 +202,10 @@ def batched_tokens(load: Load, card: Card) -> int:
     if load.batched_tokens:
         return load.batched_tokens
     traits = engine_traits(load.engine)
-    return (_is_large(card) and traits.large_batched_tokens) or traits.batched_tokens
+    if not _is_large(card):
+        return traits.batched_tokens
+    is_huge = card.memory_bytes >= HUGE_CARD_BYTES and (not load.version or load.version >= HUGE_CARDS_FROM)
+    return (is_huge and traits.huge_batched_tokens) or traits.large_batched_tokens or traits.batched_tokens
 
 
 def engine_sequences(load: Load, card: Card) -> int:
@@ -203,7 +214,8 @@ def engine_sequences(load: Load, card: Card) -> int:
 
 
 def _is_large(card: Card) -> bool:
-    return card.kind == "gpu" and card.memory_bytes >= LARGE_CARD_BYTES and "A100" not in card.name
+    by_cuda = card.kind == "gpu" or card.name.startswith("DGX Spark")  # CUDA reports its machine's memory as its own
+    return by_cuda and card.memory_bytes >= LARGE_CARD_BYTES and "A100" not in card.name
 
 
 def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -> int:
@@ -292,6 +304,25 @@ def window_batch(load: Load) -> int:
     """Return tokens of a step for which the engine keeps room in each sequence's caches with a window; 0: none."""
     traits = engine_traits(load.engine)
     return (load.batched_tokens or traits.batched_tokens) if traits.window_holds_batch else 0
+
+
+def in_flight_tokens(load: Load, card: Card, split: Split) -> int:
+    """Return tokens of all steps under way, for which vLLM keeps room in layers with a window before it starts.
+
+    Each stage has a step, and one more is scheduled; on processors only where there is one stage.
+    """
+    if not engine_traits(load.engine).window_in_flight:
+        return 0
+    steps = split.pipeline
+    if (not load.version or load.version >= OVERLAPS_FROM) and (card.kind != "cpu" or steps == 1):
+        steps += 1
+    return steps * batched_tokens(load, card)
+
+
+def state_copies(load: Load) -> int:
+    """Return the states of fixed size that each request has in a layer of that kind."""
+    copied = not load.version or load.version >= COPIES_STATES_FROM
+    return engine_traits(load.engine).states if copied else 1
 
 
 def _llama_width(layer: Layer, hidden: int) -> int:

@@ -36,6 +36,7 @@ class EngineTraits:
     most_sequences: int = 1024  # that it takes into one step at most by default, on large cards; others wait
     batched_tokens: int = 2048  # of one step, by default
     large_batched_tokens: int = 0  # the same on large cards; 0: no more
+    huge_batched_tokens: int = 0  # the same on the largest cards
     # Share of the whole card that it takes: it refuses to start where less is free. 0: it takes what it needs, or
     # what is free.
     memory_ratio: float = 0.0
@@ -44,6 +45,8 @@ class EngineTraits:
     wide_on_processors: bool = False  # whether it computes with 32 bits on processors, as Longboat starts it
     embedding_in_ram: bool = False  # whether the embedding stays in the host's memory
     window_holds_batch: bool = False  # whether caches with a window have room for a step's tokens, too
+    window_in_flight: bool = False  # whether they have room for the tokens of all steps under way, once (vLLM)
+    states: int = 1  # copies of a state of fixed size (of Mamba, of linear attention) that a request has
     moves_caches: bool = True  # whether prefill and decode may be on replicas apart
     equal_experts: bool = False  # whether ranks must divide the experts without a rest
     # Times.
@@ -82,8 +85,11 @@ ENGINES = {
         dtype_half="half",
         old_card_bits=("gptq-int8", "gptq"),
         large_batched_tokens=8192,
+        huge_batched_tokens=16_384,
         memory_ratio=0.92,
         pads_experts=True,
+        window_in_flight=True,
+        states=2,
         wide_on_processors=True,
         hop_s=5e-5,
         host_calls=True,

@@ -16,9 +16,11 @@ from longboat.planner.memory.budget import (
     Budget,
     budget_of,
     engine_sequences,
+    in_flight_tokens,
     modest_load,
     overhead_of,
     padding_bytes,
+    state_copies,
     window_batch,
 )
 from longboat.planner.memory.divide import Obstacle, find_obstacle
@@ -46,6 +48,7 @@ class RankBytes:
     budget_bytes: int  # that the engine may use of the card
     budget_rule: str
     sequence_bytes: int
+    in_flight_bytes: int  # of caches: what steps under way take beside all sequences
     num_tokens: int  # that this rank alone could keep, in sequences of the load's context
     weight_bytes: int  # all of ``weights``
     overhead_bytes: int  # all of ``overhead``
@@ -56,6 +59,10 @@ class RankBytes:
     def cache_room_bytes(self) -> int:
         """Bytes that caches may have: those of the setting, or those that are left."""
         return self.required_cache_bytes or self.room_bytes
+
+    def cache_need(self, sequences: int) -> int:
+        """Return the bytes of caches that this number of sequences needs."""
+        return sequences * self.sequence_bytes + self.in_flight_bytes
 
     @property
     def room_bytes(self) -> int:
@@ -157,7 +164,7 @@ def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load)
     Raises ValueError where there are more or fewer cards than ranks.
     """
     first = _plan(shape, cards, split, load)
-    enough = first.holds or (load.fixed and first.fits)
+    enough = first.holds or load.as_set or (load.fixed and first.fits)
     modest = None if enough or not first.runs else modest_load(cards, split, load)
     if modest is None:
         return first
@@ -183,7 +190,15 @@ def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) ->
     obstacle = obstacle or draft_obstacle(split, load)
     if obstacle is not None:
         return _refused(shape, split, load, obstacle)
-    caches = with_draft_caches(stage_caches(shape, split, load.kv_bytes, window_batch(load)), split, load)
+    caches = stage_caches(
+        shape,
+        split,
+        load.kv_bytes,
+        window_batch(load),
+        states=state_copies(load),
+        in_flight_tokens=in_flight_tokens(load, cards[0], split),
+    )
+    caches = with_draft_caches(caches, split, load)
     runs = _runs_of(shape, cards, split, load, caches)
     return _judge(shape, split, load, runs, caches)
 
@@ -200,7 +215,6 @@ def _runs_of(
     weights = list(stage_weights(shape, split))
     if ram_bytes(shape, split, cards[0], load):
         weights[0] = {part: size for part, size in weights[0].items() if part != "embedding"}
-    one = [stage.bytes_of(load.context_tokens) for stage in caches]
     known: dict[tuple[Card, bool], tuple[Budget, Mapping[str, int]]] = {}
     runs: list[tuple[RankBytes, int]] = []
     for index, card, count in _card_runs(cards, split.tensor):
@@ -215,9 +229,8 @@ def _runs_of(
         overhead = _with_adapters(overhead, card, shape, split, load, stage)
         if last and (taken := draft_bytes(card, split, load)):
             overhead = {**overhead, "draft model": taken}
-        runs.append(
-            (_rank(card, budget, divmod(index, split.tensor), load, weights[stage], overhead, one[stage]), count)
-        )
+        rank = _rank(card, budget, divmod(index, split.tensor), load, weights[stage], overhead, caches[stage])
+        runs.append((rank, count))
     return runs
 
 
@@ -259,9 +272,10 @@ def _rank(
     load: Load,
     weights: Mapping[str, int],
     overhead: Mapping[str, int],
-    one: int,
+    caches: StageCaches,
 ) -> RankBytes:
-    """Return a rank. number: of its stage, and of the rank there; one: bytes of a sequence."""
+    """Return a rank. number: of its stage, and of the rank there."""
+    one = caches.bytes_of(load.context_tokens)
     weight_bytes, overhead_bytes = sum(weights.values()), sum(overhead.values())
     room = budget.num_bytes - weight_bytes - overhead_bytes
     asked = load.cache_bytes or one * load.cache_tokens // max(1, load.context_tokens)
@@ -277,6 +291,7 @@ def _rank(
         budget_bytes=budget.num_bytes,
         budget_rule=budget.rule,
         sequence_bytes=one,
+        in_flight_bytes=caches.in_flight_bytes(load.context_tokens),
         num_tokens=max(0, given) * load.context_tokens // max(1, one),
         required_cache_bytes=asked,
     )
@@ -290,7 +305,9 @@ def _judge(
     caches: Sequence[StageCaches],
 ) -> Fit:
     ranks = [rank for rank, _ in runs]
-    sequences = min(max(0, rank.cache_room_bytes) // max(1, rank.sequence_bytes) for rank in ranks)
+    sequences = min(
+        max(0, rank.cache_room_bytes - rank.in_flight_bytes) // max(1, rank.sequence_bytes) for rank in ranks
+    )
     slots = engine_traits(load.engine).slots
     needed = load.num_sequences if slots and not load.cache_tokens else 1  # slots may share one cache
     shortage = _shortage(shape, load, ranks, needed)
@@ -323,8 +340,8 @@ def _shortage(shape: ModelShape, load: Load, ranks: Sequence[RankBytes], needed:
     taken = [rank for rank in ranks if rank.card.free_bytes is not None and rank.card.free_bytes < rank.budget_bytes]
     if taken and engine_traits(load.engine).memory_ratio:
         return _not_free(taken[0])
-    worst = min(ranks, key=lambda rank: rank.cache_room_bytes - needed * rank.sequence_bytes)
-    if worst.cache_room_bytes - needed * worst.sequence_bytes < 0:
+    worst = min(ranks, key=lambda rank: rank.cache_room_bytes - rank.cache_need(needed))
+    if worst.cache_room_bytes < worst.cache_need(needed):
         return _too_little(load, worst, needed)
     tight = min(ranks, key=lambda rank: rank.room_bytes - load.cache_bytes)
     return _too_little(load, tight, needed) if load.cache_bytes > tight.room_bytes else None
@@ -347,10 +364,10 @@ def _too_little(load: Load, rank: RankBytes, needed: int) -> Shortage:
     where = f"{rank.card.name} of stage {rank.stage}"
     fixed = rank.weight_bytes + rank.overhead_bytes
     kept = f"{fixed / GIB:.1f} GiB of weights and buffers"
-    asked = max(needed * rank.sequence_bytes, rank.required_cache_bytes)
-    if rank.required_cache_bytes and rank.required_cache_bytes < needed * rank.sequence_bytes:
+    asked = max(rank.cache_need(needed), rank.required_cache_bytes)
+    if rank.required_cache_bytes and rank.required_cache_bytes < rank.cache_need(needed):
         what = (
-            f"{where} needs {needed * rank.sequence_bytes / GIB:.2f} GiB of cache for {load.context_tokens} tokens, "
+            f"{where} needs {rank.cache_need(needed) / GIB:.2f} GiB of cache for {load.context_tokens} tokens, "
             f"and the engine is set to take {rank.required_cache_bytes / GIB:.2f} GiB"
         )
     elif rank.room_bytes < 0:

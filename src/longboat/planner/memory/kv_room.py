@@ -26,11 +26,23 @@ class StageCaches:
     kinds: tuple[tuple[Cache, int, int], ...]
     kv_bytes: float
     batch_tokens: int = 0  # as in ``sequence_bytes``
+    states: int = 1  # as in ``sequence_bytes``
+    in_flight_tokens: int = 0  # of steps under way, which layers with a window keep beside their windows
+
+    def in_flight_bytes(self, context_tokens: int) -> int:
+        """Return bytes that tokens under way take besides on a rank of this stage, all in one sequence at worst."""
+        found = 0
+        for cache, count, parts in self.kinds if self.in_flight_tokens else ():
+            if cache.kind == "window":
+                kept = min(context_tokens, cache.window_tokens - 1 + self.in_flight_tokens)
+                more = max(0, kept - min(context_tokens, cache.window_tokens))
+                found += -(-count * round(more * cache.entry_bytes(self.kv_bytes)) // parts)
+        return found
 
     def bytes_of(self, context_tokens: int) -> int:
         """Return bytes that one sequence takes on a rank of this stage."""
         return sum(
-            -(-count * sequence_bytes(cache, context_tokens, self.kv_bytes, self.batch_tokens) // parts)
+            -(-count * sequence_bytes(cache, context_tokens, self.kv_bytes, self.batch_tokens, self.states) // parts)
             for cache, count, parts in self.kinds
         )
 
@@ -50,11 +62,14 @@ class StageCaches:
         return room_bytes // page // count
 
 
-def sequence_bytes(cache: Cache, context_tokens: int, kv_bytes: float, batch_tokens: int) -> int:
+def sequence_bytes(cache: Cache, context_tokens: int, kv_bytes: float, batch_tokens: int, states: int = 1) -> int:
     """Return bytes of one sequence in a layer.
 
     batch_tokens: of a step, for which the engine keeps room in the cache of each sequence beside the window; 0: none
+    states: copies of a state of fixed size that the engine keeps for a sequence
     """
+    if cache.kind == "state":
+        return states * cache.bytes_of(context_tokens, kv_bytes)
     if cache.kind != "window" or not batch_tokens:
         return cache.bytes_of(context_tokens, kv_bytes)
     kept = min(context_tokens, cache.window_tokens + batch_tokens)
@@ -62,8 +77,17 @@ def sequence_bytes(cache: Cache, context_tokens: int, kv_bytes: float, batch_tok
     return round(padded * cache.entry_bytes(kv_bytes)) + cache.state_bytes
 
 
-def stage_caches(shape: ModelShape, split: Split, kv_bytes: float, batch_tokens: int = 0) -> tuple[StageCaches, ...]:
-    """Return the caches of each stage. batch_tokens: as in ``sequence_bytes``."""
+def stage_caches(
+    shape: ModelShape,
+    split: Split,
+    kv_bytes: float,
+    batch_tokens: int = 0,
+    *,
+    states: int = 1,
+    in_flight_tokens: int = 0,
+) -> tuple[StageCaches, ...]:
+    """Return the caches of each stage. The numbers are those of ``StageCaches``."""
+    told = kv_bytes, batch_tokens, states, in_flight_tokens
 
     def count(layers: range) -> StageCaches:
         counts: dict[Cache, int] = {}
@@ -71,10 +95,10 @@ def stage_caches(shape: ModelShape, split: Split, kv_bytes: float, batch_tokens:
             if layer.cache.kind != "none":
                 counts[layer.cache] = counts.get(layer.cache, 0) + times
         kinds = tuple((cache, times, cache.tensor_shards(split.cut)) for cache, times in counts.items())
-        return StageCaches(kinds, kv_bytes, batch_tokens)
+        return StageCaches(kinds, *told)
 
     return tuple(
-        shape.once(("caches", layers.start, layers.stop, split.cut, kv_bytes, batch_tokens), partial(count, layers))
+        shape.once(("caches", layers.start, layers.stop, split.cut, *told), partial(count, layers))
         for layers in stage_ranges(split)
     )
 
@@ -92,7 +116,7 @@ def max_context(caches: Sequence[StageCaches], rooms: Sequence[int], num_sequenc
     pairs = [(by_kinds[kinds], room) for kinds, room in tightest.items()]
     while low < high:
         middle = (low + high + 1) // 2
-        if all(num_sequences * one.bytes_of(middle) <= room for one, room in pairs):
+        if all(num_sequences * one.bytes_of(middle) + one.in_flight_bytes(middle) <= room for one, room in pairs):
             low = middle
         else:
             high = middle - 1

@@ -144,6 +144,7 @@ class Load:
     graphs: bool = True  # the engine captures CUDA graphs
     version: tuple[int, ...] = ()  # of the engine, (0, 11, 2); empty: the one that the catalog lists
     fixed: bool = False  # no smaller settings are tried where the engine starts with these
+    as_set: bool = False  # no smaller settings are tried: the engine gets these
     adapters: AdapterRoom | None = None  # room that the engine makes for LoRA adapters
     draft: ModelShape | None = None  # model that proposes tokens, whole on the last stage
     engine: EngineKind = "vllm"

@@ -58,6 +58,7 @@ class Demand:
     split: AskedSplit = ANY_SPLIT  # of a replica, as far as the user asks for one
     expert_parallel: bool = True  # whether replicas may divide experts by copies (``Split.expert_parallel``)
     draft: ModelShape | None = None  # model that proposes tokens
+    as_set: bool = False  # as of ``Load``
     data_attention: bool = False  # and requests for attention, not heads (``Split.data``)
 
     @property
@@ -85,6 +86,7 @@ class Demand:
             graphs=told.graphs,
             version=told.version,
             fixed=told.fixed,
+            as_set=self.as_set,
             engine=engine,
         )
 

@@ -9,7 +9,8 @@ from math import ceil, inf
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.budget import engine_sequences
 from longboat.planner.memory.engine import engine_traits
-from longboat.planner.memory.fit import Fit, plan_fit
+from longboat.planner.memory.fit import Fit, RankBytes, plan_fit
+from longboat.planner.memory.kv_room import StageCaches
 from longboat.planner.memory.split_shape import Card, EngineKind, Load, Split, even_stages
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Counted, Deployment, Stage
@@ -246,7 +247,10 @@ def _sequences_held(fit: Fit, demand: Demand) -> float:
         return slots
     traffic = demand.traffic(1.0)
     held = ceil(traffic.mean_prompt_tokens + HELD_OUTPUT * traffic.mean_output_tokens)
-    least = min(
-        max(0, rank.cache_room_bytes) / max(1, fit.caches[rank.stage].bytes_of(held)) for rank in fit.unlike_ranks
-    )
+    least = min(_held_by(rank, fit.caches[rank.stage], held) for rank in fit.unlike_ranks)
     return max(1.0, min(slots, least * fit.split.data))
+
+
+def _held_by(rank: RankBytes, caches: StageCaches, tokens: int) -> float:
+    """Return how many sequences of ``tokens`` a rank's caches hold."""
+    return max(0, rank.cache_room_bytes - caches.in_flight_bytes(tokens)) / max(1, caches.bytes_of(tokens))

@@ -10,7 +10,14 @@ from math import inf
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.memory.adapter_room import adapter_parts
-from longboat.planner.memory.budget import budget_of, modest_load, overhead_of, padding_bytes, window_batch
+from longboat.planner.memory.budget import (
+    budget_of,
+    modest_load,
+    overhead_of,
+    padding_bytes,
+    state_copies,
+    window_batch,
+)
 from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes
 from longboat.planner.memory.engine import EngineTraits, engine_traits
 from longboat.planner.memory.kv_room import sequence_bytes
@@ -282,5 +289,5 @@ def _adapter_parts(shape: ModelShape, split: Split, card: Card, load: Load) -> t
 
 
 def _cache_bytes(layer: Layer, load: Load, tensor: int) -> float:
-    size = sequence_bytes(layer.cache, load.context_tokens, load.kv_bytes, window_batch(load))
+    size = sequence_bytes(layer.cache, load.context_tokens, load.kv_bytes, window_batch(load), state_copies(load))
     return size / layer.cache.tensor_shards(tensor)

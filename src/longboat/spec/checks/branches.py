@@ -10,7 +10,7 @@ __all__ = ("without_branches",)
 
 WORD = "literal["
 # How pydantic names the other branch: a bounded number, a section with a check of its own, a form of replicas.
-VALUES = ("constrained-int", "function-after[", "replicas-as-")
+VALUES = ("constrained-int", "function-wrap[", "replicas-as-")
 
 
 def without_branches(errors: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:

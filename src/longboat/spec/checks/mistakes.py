@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from longboat.core.errors import Problem
 from longboat.spec.checks.number_hints import number_hint
 from longboat.spec.checks.unknown_fields import hint_for, limits_of
-from longboat.spec.checks.wording import near, shown
+from longboat.spec.checks.wording import near, plain_number, shown
 from longboat.spec.text.location import Path, section_of, show
 from longboat.spec.types.fleet import API_VERSION
 from longboat.spec.types.section import LATER, MISTAKE
@@ -26,6 +26,7 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
     "bool_type": ("true or false", "write true or false"),
     "tuple_type": ("a list", "write it in brackets: [...]"),
     "dict_type": ("a mapping", "write it as key: value lines"),
+    "finite_number": ("a finite number", "write a number with digits"),
     "model_type": ("a mapping", "write it as key: value lines"),
 }
 
@@ -65,8 +66,9 @@ def basic_problem(error: ErrorDetails, where: str) -> Problem | None:
         return _not_one_of(value, path, where, context["expected"])
     if kind in BOUNDS:
         text, key = BOUNDS[kind]
-        hint = f"write {'more than ' if key == 'gt' else ''}{context[key]:g}"
-        return Problem(where=where, what=f"{shown(value)} is {text}, {context[key]:g}", hint=hint)
+        limit = plain_number(context[key])
+        hint = f"write {'more than ' if key == 'gt' else ''}{limit}"
+        return Problem(where=where, what=f"{shown(value)} is {text}, {limit}", hint=hint)
     return _wrong_type(kind, value, path, where) if kind in EXPECTED else None
 
 
@@ -139,6 +141,8 @@ def _number_hint(kind: str, value: str, path: Path) -> str:
 
 
 def _other(error: ErrorDetails, where: str, context: Mapping[str, Any]) -> Problem:
+    if error["type"] == "string_too_short":
+        return Problem(where=where, what="the text is empty", hint="write at least one character")
     if error["type"] in ("too_long", "too_short"):
         limit = context.get("max_length", context.get("min_length"))
         is_few = error["type"] == "too_short"

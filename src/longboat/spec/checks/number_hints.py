@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from longboat.spec.checks.wording import plain_number
+
 __all__ = ("number_hint",)
 
 NUMBER = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]{1,8}|%)?\s*", re.ASCII)
@@ -41,4 +43,4 @@ def number_hint(text: str, *, field: str, whole: bool, least: float | None = Non
 
 def _within(number: float, whole: bool, least: float | None, most: float | None) -> str:
     bounded = min(max(number, number if least is None else least), number if most is None else most)
-    return f"{round(bounded)}" if whole else f"{bounded:g}"
+    return f"{round(bounded)}" if whole else plain_number(bounded)

@@ -53,6 +53,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("gateway", "redis"): gateway.RedisSpec,
     ("weights",): weights.WeightsSpec,
     ("weights", "limits"): weights.WeightLimitsSpec,
+    ("weights", "prewarm"): weights.PrewarmSpec,
 }
 
 MAPS = (("gateway", "overflow"), ("gateway", "prices"))

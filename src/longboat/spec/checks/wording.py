@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-__all__ = ("near", "shown")
+__all__ = ("near", "plain_number", "shown")
 
 
 def shown(value: object) -> str:
@@ -26,3 +26,8 @@ def near(word: str, known: list[str]) -> str:
     """Return the known word that was most likely meant; ``""`` where none is close."""
     close = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
     return next((name for name in known if close and name.lower() == close[0]), "")
+
+
+def plain_number(number: float) -> str:
+    """Write a number so that it can stand in a file: whole ones with all their digits, as YAML takes no 1e+06."""
+    return str(int(number)) if number == int(number) else f"{number:g}"

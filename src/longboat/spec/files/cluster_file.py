@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from longboat.core.errors import UserInputError
+from longboat.spec.checks.mistakes import is_consequence
 from longboat.spec.checks.plain_problem import plain_problem
 from longboat.spec.text.yaml_text import Plain, parse_yaml
 from longboat.spec.types.section import Section
@@ -67,7 +68,8 @@ def load_cluster_file(text: str, origin: str) -> ClusterFile:
     try:
         return ClusterFile.model_validate(_listed(_spelled_out(parse_yaml(text))))
     except ValidationError as error:
-        problems = [plain_problem(found, FIELDS, MISSING, HINT) for found in error.errors(include_url=False)]
+        errors = [found for found in error.errors(include_url=False) if not is_consequence(found)]
+        problems = [plain_problem(found, FIELDS, MISSING, HINT) for found in errors]
     except UserInputError as error:
         problems = list(error.problems)
     first = problems[0]

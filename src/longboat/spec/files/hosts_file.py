@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from longboat.core.errors import Problem, UserInputError
 from longboat.spec.checks.mistakes import is_consequence
 from longboat.spec.checks.plain_problem import plain_problem
 from longboat.spec.checks.refusal import refusal
 from longboat.spec.text.yaml_text import Plain, parse_yaml
-from longboat.spec.types.fleet import label_pairs
-from longboat.spec.types.section import Section, host_name, mistake
+from longboat.spec.types.section import Section, host_name, label_pairs, mistake, with_agreement
 
 __all__ = ("Folders", "HostSection", "HostsFile", "InstallSection", "Role", "load_hosts_file", "nested_folders")
 
 MAX_HOSTS = 512
-MAX_CPUS = 4096.0
+MAX_CPUS = 4096
 HINT = "docs/guides/bare-hosts.md shows a hosts file"
 DESTINATION = re.compile(r"[A-Za-z0-9_.:\[\]%][A-Za-z0-9_.:\[\]%-]*")
 USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
@@ -84,13 +85,16 @@ class Folders(Section):
     run: Annotated[str, AfterValidator(lambda value: _folder(value) if value else value)] = ""
     """Sockets and logs of running processes; `run` in the folder of the software when left out."""
 
-    @model_validator(mode="after")
-    def _apart(self) -> Folders:
-        if told := nested_folders(self.software, self.data, self.run):
-            raise mistake(
-                told, "write folders beside each other, as /srv/longboat, /srv/longboat-data and /run/longboat"
-            )
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _apart(cls, values: Any, handler: ModelWrapValidatorHandler[Folders]) -> Folders:
+        return with_agreement(values, handler, cls, _nested)
+
+
+def _nested(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    software, data, run = (values.get(name, Folders.model_fields[name].default) for name in ("software", "data", "run"))
+    if told := nested_folders(software, data, run):
+        yield mistake(told, "write folders beside each other, as /srv/longboat, /srv/longboat-data and /run/longboat")
 
 
 class InstallSection(Section):
@@ -108,13 +112,17 @@ class InstallSection(Section):
     index_url: str = ""
     """Package index that the hosts use; their own setting when left out."""
 
-    @model_validator(mode="after")
-    def _one_source(self) -> InstallSection:
-        given = [name for name in ("wheel", "index", "bundle") if getattr(self, name)]
-        if len(given) != 1:
-            told = f"{' and '.join(given)} are given" if given else "no source is given"
-            raise mistake(told, "write one of wheel:, index: and bundle:")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_source(cls, values: Any, handler: ModelWrapValidatorHandler[InstallSection]) -> InstallSection:
+        return with_agreement(values, handler, cls, _sources)
+
+
+def _sources(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    given = [name for name in ("wheel", "index", "bundle") if values.get(name)]
+    if len(given) != 1:
+        told = f"{' and '.join(given)} are given" if given else "no source is given"
+        yield mistake(told, "write one of wheel:, index: and bundle:")
 
 
 class HostSection(Section):
@@ -141,10 +149,10 @@ class HostSection(Section):
     labels: Annotated[dict[str, str], AfterValidator(label_pairs)] = Field(default_factory=dict, max_length=50)
     """Labels that `placement` in a fleet file can ask for."""
 
-    cpus: float | None = Field(default=None, ge=0, le=MAX_CPUS)
-    """CPUs to offer to the cluster; all when left out."""
+    cpus: int | None = Field(default=None, ge=0, le=MAX_CPUS)
+    """CPUs to offer to the cluster, as Ray counts them: whole ones; all when left out."""
 
-    gpus: float | None = Field(default=None, ge=0, le=64)
+    gpus: int | None = Field(default=None, ge=0, le=64)
     """GPUs to offer to the cluster; all when left out. A host with GPUs needs NVIDIA's driver."""
 
 
@@ -212,14 +220,15 @@ def load_hosts_file(text: str, origin: str) -> HostsFile:
         plain = _spelled_out(parse_yaml(text))
     except UserInputError as error:
         raise refusal(list(error.problems), origin) from None
+    between = _between_hosts(plain.get("hosts") if isinstance(plain, dict) else None)
     try:
         file = HostsFile.model_validate(plain)
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if not is_consequence(item)]
         found = [plain_problem(item, FIELDS, MISSING, HINT) for item in errors]
-        raise refusal(found, origin) from None
-    if problems := _between_hosts(file):
-        raise refusal(problems, origin)
+        raise refusal([*found, *between], origin) from None
+    if between:
+        raise refusal(between, origin)
     return file
 
 
@@ -242,16 +251,18 @@ def _is_head(section: object) -> bool:
     return isinstance(section, dict) and section.get("role") == "head"
 
 
-def _between_hosts(file: HostsFile) -> list[Problem]:
+def _between_hosts(hosts: object) -> list[Problem]:
     """Return what no host shows by itself: hosts that stand twice, no head, and second heads."""
+    sections = list(enumerate(hosts)) if isinstance(hosts, tuple) else []
     problems = []
     first: dict[str, int] = {}
-    for index, host in enumerate(file.hosts):
-        if (earlier := first.setdefault(host.host, index)) != index:
-            what = f"{host.host!r} is hosts[{earlier}] already"
+    for index, section in sections:
+        name = section.get("host") if isinstance(section, dict) else None
+        if isinstance(name, str) and (earlier := first.setdefault(name, index)) != index:
+            what = f"{name!r} is hosts[{earlier}] already"
             problems.append(Problem(where=f"hosts[{index}].host", what=what, hint="a host is one node: write it once"))
-    heads = [index for index, host in enumerate(file.hosts) if host.role == "head"]
-    if not heads:
+    heads = [index for index, section in sections if _is_head(section)]
+    if not heads and sections and all(isinstance(section, dict) for _, section in sections):
         hint = "write role: head for one of them"
         problems.append(Problem(where="hosts", what="no host is the head", hint=hint))
     for index in heads[1:]:

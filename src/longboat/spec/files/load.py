@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -36,8 +36,8 @@ __all__ = ("Reading", "fleet_from", "load_fleet", "read_files", "read_fleet", "r
 _END_FIELDS = ("cron", "for", "itl_ms", "min", "replicas", "until")
 """Fields of an objective or of an entry of a schedule at which a message may stand though the file lacks them."""
 NO_NAME = "name is missing"
-MODEL_PLACE = re.compile(r"models\[(\d+)\]")
-EXTERNAL_PLACE = re.compile(r"external\[(\d+)\]")
+MODEL_PLACE = re.compile(r"\Amodels\[(\d+)\]")
+EXTERNAL_PLACE = re.compile(r"\Aexternal\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +165,13 @@ def read_values(data: object, origin: str, *, folder: str, before: Sequence[Prob
     spelled.models(whole)
     values = spelled.tuples(whole)
     assert isinstance(values, dict)
-    between = (replace(p, where=spelled.as_written(p.where)) for p in _between_parts(values))
+    between = spelled.as_written(_between_parts(values))
     problems += [*_same_names(whole, spelled.sugar), *between, *_order_problems(values)]
-    in_file = _set_apart(values)
+    own, others = _set_apart(values)
     fleet, details = _validated(values, folder)
     details = [detail for detail in details if not is_consequence(detail)]
     num_later += sum(detail["type"] == LATER for detail in details)
-    found = (_placed(problem_of(detail, spelled.sugar), in_file) for detail in details)
+    found = (_placed(problem_of(_own_place(detail, own), spelled.sugar), others) for detail in details)
     problems = _without_consequences([*problems, *found])
     told = {problem.where for problem in before}
     problems = [*before, *(problem for problem in problems if problem.where not in told)]
@@ -182,7 +182,8 @@ def read_values(data: object, origin: str, *, folder: str, before: Sequence[Prob
             origin=origin, fleet=fleet, sound=fleet, gateway=whole_gateway, positions=positions, admins=admins
         )
     gateway = _sound_gateway(values, problems)
-    sound, positions = _sound_part(values, problems, gateway, folder)
+    numbered, external = _numbered(values, "models", own), _numbered(values, "external", others)
+    sound, positions = _sound_part(values, numbered, external, problems, gateway, folder)
     return Reading(
         origin=origin,
         problems=tuple(problems),
@@ -190,7 +191,7 @@ def read_values(data: object, origin: str, *, folder: str, before: Sequence[Prob
         sound=sound,
         gateway=gateway,
         positions=positions,
-        others=readable_models(values.get("models"), problems, folder),
+        others=readable_models(numbered, problems, folder),
         admins=tuple(admin for _, admin in parts_of(values.get("gateway")).admin),
     )
 
@@ -200,6 +201,11 @@ def _validated(values: dict[str, object], folder: str) -> tuple[Fleet | None, li
         return Fleet.model_validate(values, context={"folder": folder}), []
     except ValidationError as error:
         return None, list(without_branches(error.errors(include_url=False)))
+
+
+def _numbered(values: dict[str, object], name: str, places: Sequence[int]) -> list[tuple[int, object]]:
+    models = values.get(name)
+    return list(zip(places, models, strict=True)) if isinstance(models, tuple) else []
 
 
 def _sound_gateway(values: dict[str, object], problems: Sequence[Problem]) -> GatewaySpec | None:
@@ -212,16 +218,22 @@ def _sound_gateway(values: dict[str, object], problems: Sequence[Problem]) -> Ga
 
 
 def _sound_part(
-    values: dict[str, object], problems: Sequence[Problem], gateway: GatewaySpec | None, folder: str
+    values: dict[str, object],
+    models: Sequence[tuple[int, object]],
+    external: Sequence[tuple[int, object]],
+    problems: Sequence[Problem],
+    gateway: GatewaySpec | None,
+    folder: str,
 ) -> tuple[Fleet | None, tuple[int, ...]]:
-    """Return a fleet of the models that no problem names, behind ``gateway``, and their positions."""
-    models = values.get("models")
+    """Return a fleet of the models that no problem names, behind ``gateway``, and their positions.
+
+    models, external: the fleet's own and those of others, with their positions in the file
+    """
     wrong = {int(found[1]) for problem in problems if (found := MODEL_PLACE.match(problem.where))}
-    items = list(enumerate(models)) if isinstance(models, tuple) else []
-    sound = [(index, model) for index, model in items if index not in wrong]
+    sound = [(index, model) for index, model in models if index not in wrong]
     part: dict[str, object] = {"models": tuple(model for _, model in sound), "gateway": gateway or GatewaySpec()}
     if gateway is not None:
-        part["external"] = values.get("external", ())
+        part["external"] = tuple(model for index, model in external if index not in wrong)
     if "name" in values and not any(problem.where == "name" for problem in problems):
         part["name"] = values["name"]
     fleet, _ = _validated(part, folder)
@@ -278,21 +290,31 @@ def _order_problems(values: dict[str, object]) -> list[Problem]:
     return problems
 
 
-def _set_apart(values: dict[str, object]) -> tuple[int, ...]:
-    """Take the external models out of the list of models. Return their places in the file."""
+def _set_apart(values: dict[str, object]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Take the external models out of the list of models. Return the places in the file of the others, and theirs."""
     models = values.get("models")
     values.pop("external", None)
     if not isinstance(models, tuple):
-        return ()
+        return (), ()
     places = tuple(index for index, model in enumerate(models) if _is_external(model))
+    own = tuple(index for index, model in enumerate(models) if not _is_external(model))
     if places:
         values["external"] = tuple(models[index] for index in places)
-        values["models"] = tuple(model for index, model in enumerate(models) if index not in places)
-    return places
+        values["models"] = tuple(models[index] for index in own)
+    return own, places
 
 
-def _placed(problem: Problem, in_file: Sequence[int]) -> Problem:
-    where = EXTERNAL_PLACE.sub(lambda found: f"models[{in_file[int(found[1])]}]", problem.where, count=1)
+def _own_place(detail: ErrorDetails, own: Sequence[int]) -> ErrorDetails:
+    """Return what is wrong with one of the fleet's own models at its place in the file."""
+    match detail["loc"]:
+        case ("models", int(index), *rest):
+            return {**detail, "loc": ("models", own[index], *rest)}
+        case _:
+            return detail
+
+
+def _placed(problem: Problem, others: Sequence[int]) -> Problem:
+    where = EXTERNAL_PLACE.sub(lambda found: f"models[{others[int(found[1])]}]", problem.where)
     return replace(problem, where=where)
 
 
@@ -411,9 +433,10 @@ class _Spelled:
         if is_short:
             model["adapters"] = {"entries": entries}
 
-    def as_written(self, where: str) -> str:
-        """Return the place in the file of a place in the long form."""
-        return next((show(written) for path, written in self.sugar.items() if path and show(path) == where), where)
+    def as_written(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Return problems of the long form at their places in the file."""
+        known = {show(path): show(written) for path, written in self.sugar.items() if path}
+        return [replace(problem, where=known.get(problem.where, problem.where)) for problem in problems]
 
     def tuples(self, value: Plain) -> object:
         """Return the values with tuples for lists, as the frozen types want them."""
@@ -429,5 +452,5 @@ def _copy(value: object) -> Plain:
     if isinstance(value, list | tuple):
         return [_copy(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _copy(item) for key, item in value.items()}
+        return {str(key).encode(errors="backslashreplace").decode(): _copy(item) for key, item in value.items()}
     return value if value is None or isinstance(value, str | int | float | bool) else repr(value)

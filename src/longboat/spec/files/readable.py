@@ -30,10 +30,15 @@ class ReadableModel:
         return [problem for problem in problems if not any(_meet(problem.where, where) for where in self.told)]
 
 
-def readable_models(models: object, problems: Sequence[Problem], folder: str) -> tuple[ReadableModel, ...]:
-    """Return the models that problems name, as far as they can be read. models: plain values, with tuples for lists."""
+def readable_models(
+    models: Iterable[tuple[int, object]], problems: Sequence[Problem], folder: str
+) -> tuple[ReadableModel, ...]:
+    """Return the models that problems name, as far as they can be read.
+
+    models: plain values, with tuples for lists; each with its position in the file
+    """
     found = []
-    for index, model in enumerate(models if isinstance(models, tuple) else ()):
+    for index, model in models:
         place = f"models[{index}]"
         told = tuple(problem.where for problem in problems if _meet(problem.where, place))
         if told and isinstance(model, dict) and (read := _read(model, folder)) is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
-from longboat.spec.types.section import mistake
+from longboat.spec.types.section import mistake, refuse_all
 
 __all__ = ("EngineVariables",)
 
@@ -44,24 +45,24 @@ SET_BY_LONGBOAT = frozenset(
 def _checked(value: object) -> object:
     if not isinstance(value, Mapping):
         raise mistake("the variables are not a mapping", "write env: with NAME: value lines below it")
-    for name, text in value.items():
-        _check_name(str(name))
-        if not isinstance(text, str):
-            hint = f'put it in quotes: {name}: "1", and a variable too: {name}: "${{NAME}}"'
-            raise mistake(f"the value of {name} is not text", hint)
-        if "\0" in text or len(text) > MAX_VALUE or any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise mistake(
-                f"the value of {name} is longer than {MAX_VALUE} characters, or holds one that no variable can",
-                "write a file's path instead, where the engine takes one",
-            )
+    refuse_all(wrong for name, text in value.items() for wrong in _wrong(str(name), text))
     return value
 
 
-def _check_name(name: str) -> None:
+def _wrong(name: str, text: object) -> Iterator[PydanticCustomError]:
+    """Yield what is wrong with one variable."""
     if not NAME.fullmatch(name):
-        raise mistake(f"{name!r} is not the name of an environment variable", "write it like HF_TOKEN")
+        yield mistake(f"{name!r} is not the name of an environment variable", "write it like HF_TOKEN")
     if (name not in SWITCHES and name.startswith(OURS)) or name in SET_BY_LONGBOAT:
-        raise mistake(f"Longboat sets {name} itself", "leave it out; split, placement and resources decide it")
+        yield mistake(f"Longboat sets {name} itself", "leave it out; split, placement and resources decide it")
+    elif not isinstance(text, str):
+        hint = f'put it in quotes: {name}: "1", and a variable too: {name}: "${{NAME}}"'
+        yield mistake(f"the value of {name} is not text", hint)
+    elif "\0" in text or len(text) > MAX_VALUE or any("\ud800" <= letter <= "\udfff" for letter in text):
+        yield mistake(
+            f"the value of {name} is longer than {MAX_VALUE} characters, or holds one that no variable can",
+            "write a file's path instead, where the engine takes one",
+        )
 
 
 EngineVariables = Annotated[dict[str, str], BeforeValidator(_checked)]

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from longboat.spec.types.gateway_values import FilePath, Headers, ModelName, Tokens, Variable, Word
-from longboat.spec.types.section import Section, mistake
+from longboat.spec.types.section import Section, address_parts, mistake
 
 __all__ = ("KIND", "ExternalModelSpec", "ExternalSpec", "PriceSpec", "SpendingSpec")
 
@@ -60,7 +60,7 @@ def _different(urls: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _proxy(value: str) -> str:
-    parts = urlsplit(value)
+    parts = address_parts(value, "http://proxy.example.com:3128")
     if parts.username or parts.password:
         raise mistake("the proxy's address holds a password", "use a proxy that knows this machine by its address")
     if parts.scheme != "http" or not parts.hostname or parts.port is None or parts.path.strip("/"):

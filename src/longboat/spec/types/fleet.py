@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from longboat.core.sizes import size_bytes
 from longboat.core.tasks import GENERATE, Task
@@ -19,7 +30,7 @@ from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.media import MediaSpec
 from longboat.spec.types.replicas import MAX_REPLICAS, ReplicasSpec
-from longboat.spec.types.section import Section, checked_size, mistake
+from longboat.spec.types.section import Section, checked_size, label_pairs, mistake, with_agreement
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source, same_source
 from longboat.spec.types.speculation import SpeculativeSpec
 from longboat.spec.types.weights import WeightsSpec
@@ -37,7 +48,6 @@ __all__ = (
     "ResourcesSpec",
     "SplitSpec",
     "UpdateSpec",
-    "label_pairs",
 )
 
 Auto = Literal["auto"]
@@ -48,12 +58,8 @@ MAX_MODELS = 1000
 FLEET_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 MODEL_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
 ENGINE_VERSION = re.compile(r"\d+(\.\d+)+([.+-]?[A-Za-z0-9]+)*")
-LABEL_KEY = re.compile(
-    r"([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-)
 COUNTED_REPLICAS: Final = "replicas-as-number"
 RULED_REPLICAS: Final = "replicas-as-mapping"
-LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def _fleet_name(value: str) -> str:
@@ -119,18 +125,6 @@ def _memory(value: str) -> str:
 def _gpus(value: float) -> float:
     if value > 1:
         raise mistake(f"a worker rank computes on one GPU, not {value:g}", "write gpus: 1, and split.tensor for more")
-    return value
-
-
-def label_pairs(value: dict[str, str]) -> dict[str, str]:
-    """Check names and values of labels. Raises the refusal of anything else."""
-    for key, text in value.items():
-        if not LABEL_KEY.fullmatch(key):
-            raise mistake(
-                f"{key!r} is not a label's name", "use letters, digits, '.', '_', '-': zone, or example.com/zone"
-            )
-        if not LABEL_VALUE.fullmatch(text):
-            raise mistake(f"{text!r} is not a label's value", f"use letters, digits, '.', '_', '-': {key}: fast")
     return value
 
 
@@ -221,6 +215,15 @@ class Ranks:
         return self.data * self.tensor * self.pipeline
 
 
+def _too_many_ranks(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    """Yield a refusal where the parts are possible one by one, and too many together."""
+    given = [values.get(name, 1) for name in ("data", "tensor", "pipeline")]
+    parts = [part for part in given if type(part) is int and 1 <= part <= MAX_RANKS]
+    if (count := math.prod(parts)) > MAX_RANKS:
+        written = " x ".join(str(part) for part in parts if part != 1)
+        yield mistake(f"{written} are {count} worker ranks, the limit is {MAX_RANKS}", "split less")
+
+
 class SplitSpec(Section):
     """How one replica is split over worker ranks: data * tensor * pipeline of them."""
 
@@ -237,12 +240,10 @@ class SplitSpec(Section):
     expert: bool | Auto = False
     """Whether whole experts are divided over data * tensor ranks, and none is cut; auto lets the planner decide."""
 
-    @model_validator(mode="after")
-    def _bounded(self) -> SplitSpec:
-        if self.ranks is not None and self.ranks.count > MAX_RANKS:
-            parts = " x ".join(str(part) for part in (self.data, self.tensor, self.pipeline) if part != 1)
-            raise mistake(f"{parts} are {self.ranks.count} worker ranks, the limit is {MAX_RANKS}", "split less")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _bounded(cls, values: Any, handler: ModelWrapValidatorHandler[SplitSpec]) -> SplitSpec:
+        return with_agreement(values, handler, cls, _too_many_ranks)
 
     @property
     def open_parts(self) -> tuple[str, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
 from longboat.core.sizes import size_bytes
 from longboat.spec.types.external import PriceSpec
@@ -27,7 +29,7 @@ from longboat.spec.types.gateway_values import (
     Weight,
     Word,
 )
-from longboat.spec.types.section import Section, host_name, is_loopback, mistake
+from longboat.spec.types.section import Section, host_name, is_loopback, mistake, with_agreement
 from longboat.spec.types.sign_in import SignInSpec
 
 __all__ = (
@@ -94,6 +96,19 @@ class TenantSpec(Section):
     """Fields for trusted tenants only that this tenant may send to the engines."""
 
 
+def _one_of(values: Mapping[str, Any], names: tuple[str, ...], hint: str) -> Iterator[PydanticCustomError]:
+    if sum(values.get(name) is not None for name in names) != 1:
+        yield mistake(f"it needs exactly one of {', '.join(names)}", hint)
+
+
+def _secrets(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    return _one_of(values, ("secret_file", "secret_env", "sha256"), "write secret_file: /etc/longboat/admin-secret")
+
+
+def _urls(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    return _one_of(values, ("url", "url_file", "url_env"), "write url: redis://HOST:6379/0")
+
+
 class AdminSpec(Section):
     """A user of the admin API, known by a secret: one of secret_file, secret_env and sha256."""
 
@@ -108,14 +123,10 @@ class AdminSpec(Section):
     sha256: Digest | None = None
     """SHA-256 of the secret, in hex; a secret has at least 16 random characters."""
 
-    @model_validator(mode="after")
-    def _one_secret(self) -> AdminSpec:
-        if sum(part is not None for part in (self.secret_file, self.secret_env, self.sha256)) != 1:
-            raise mistake(
-                "it needs exactly one of secret_file, secret_env, sha256",
-                "write secret_file: /etc/longboat/admin-secret",
-            )
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_secret(cls, values: Any, handler: ModelWrapValidatorHandler[AdminSpec]) -> AdminSpec:
+        return with_agreement(values, handler, cls, _secrets)
 
 
 class CorsSpec(Section):
@@ -295,11 +306,10 @@ class RedisSpec(Section):
     url_env: Variable | None = None
     """Environment variable with the URL, on the nodes."""
 
-    @model_validator(mode="after")
-    def _one_url(self) -> RedisSpec:
-        if sum(part is not None for part in (self.url, self.url_file, self.url_env)) != 1:
-            raise mistake("it needs exactly one of url, url_file, url_env", "write url: redis://HOST:6379/0")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_url(cls, values: Any, handler: ModelWrapValidatorHandler[RedisSpec]) -> RedisSpec:
+        return with_agreement(values, handler, cls, _urls)
 
 
 def _open_on_purpose(auth: str | None, info: ValidationInfo) -> str | None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from longboat.core.policy import ROUTING_POLICIES, nearest_routing_policy
-from longboat.spec.types.section import absolute_file, checked_size, mistake
+from longboat.spec.types.section import absolute_file, address_parts, checked_size, mistake
 
 __all__ = (
     "AliasName",
@@ -123,7 +123,7 @@ def _http_url(value: str) -> str:
 
 
 def _origin(value: str) -> str:
-    parts = urlsplit(value)
+    parts = address_parts(value, "https://app.example.com")
     is_origin = parts.scheme in ("http", "https") and parts.netloc and f"{parts.scheme}://{parts.netloc}" == value
     if value != "*" and not is_origin:
         raise mistake(
@@ -144,7 +144,7 @@ def _network(value: str) -> str:
 
 
 def _redis_url(value: str) -> str:
-    parts = urlsplit(value)
+    parts = address_parts(value, "redis://HOST:6379/0")
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise mistake(f"{parts.scheme!r} is not the scheme of a Redis URL", "write redis://HOST:6379/0")
     if parts.password or parts.username:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
-from longboat.spec.types.section import Section, mistake
+from longboat.spec.types.section import Section, mistake, with_agreement
 
 __all__ = ("MAX_REPLICAS", "ObjectiveSpec", "ReplicasSpec", "ScheduleSpec", "duration_s")
 
@@ -153,10 +155,24 @@ def _different_classes(value: tuple[ObjectiveSpec, ...], info: ValidationInfo) -
 
 def _within_max(value: tuple[ScheduleSpec, ...], info: ValidationInfo) -> tuple[ScheduleSpec, ...]:
     most = info.data.get("max", MAX_REPLICAS)
-    for entry in value:
-        if (count := entry.replicas if entry.replicas is not None else entry.min or 0) > most:
-            raise mistake(f"{entry.cron!r} wants {count} replicas, max is {most}", f"write max: {count}")
+    wanted = [entry.replicas if entry.replicas is not None else entry.min or 0 for entry in value]
+    if (count := max(wanted, default=0)) > most:
+        entry = value[wanted.index(count)]
+        raise mistake(f"{entry.cron!r} wants {count} replicas, max is {most}", f"write max: {count}")
     return value
+
+
+def _undecided(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    """Yield what is missing for a count that follows something."""
+    target = values.get("target_ongoing_requests")
+    if target is None and values.get("slo") is None and not values.get("schedule"):
+        hint = "write slo: {ttft_ms: 1000}, target_ongoing_requests: 16, or schedule: [...]"
+        yield mistake("nothing decides when there are more or fewer replicas", hint)
+    elif values.get("look_back_period_s") is not None and target is None:
+        yield mistake(
+            "look_back_period_s needs target_ongoing_requests, the only average",
+            "leave look_back_period_s out, or write target_ongoing_requests: 16",
+        )
 
 
 class ReplicasSpec(Section):
@@ -189,17 +205,10 @@ class ReplicasSpec(Section):
     weight: float = Field(default=1.0, gt=0, le=1000)
     """Share of what is scarce, among models of one priority."""
 
-    @model_validator(mode="after")
-    def _decided_by_something(self) -> ReplicasSpec:
-        if self.target_ongoing_requests is None and self.slo is None and not self.schedule:
-            hint = "write slo: {ttft_ms: 1000}, target_ongoing_requests: 16, or schedule: [...]"
-            raise mistake("nothing decides when there are more or fewer replicas", hint)
-        if self.look_back_period_s is not None and self.target_ongoing_requests is None:
-            raise mistake(
-                "look_back_period_s needs target_ongoing_requests, the only average",
-                "leave look_back_period_s out, or write target_ongoing_requests: 16",
-            )
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _decided_by_something(cls, values: Any, handler: ModelWrapValidatorHandler[ReplicasSpec]) -> ReplicasSpec:
+        return with_agreement(values, handler, cls, _undecided)
 
     @property
     def first(self) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, model_validator
+from pydantic_core import PydanticCustomError
 
 from longboat.spec.types.gateway_values import FilePath, Variable, Word
-from longboat.spec.types.section import Section, is_loopback, mistake
+from longboat.spec.types.section import Section, is_loopback, mistake, with_agreement
 
 __all__ = ("GroupSpec", "SignInSpec")
 
@@ -68,6 +70,16 @@ Text = Annotated[str, AfterValidator(_client_id)]
 ConsoleUrl = Annotated[str, AfterValidator(_console_url)]
 
 
+def _without_right(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    if values.get("role") is None and values.get("tenant") is None:
+        yield mistake("the group has neither a role nor a tenant", "write role: viewer, or tenant: NAME")
+
+
+def _two_secrets(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    if values.get("client_secret_env") is not None and values.get("client_secret_file") is not None:
+        yield mistake("there are two secrets, client_secret_env and client_secret_file", "leave one of them out")
+
+
 class GroupSpec(Section):
     """What the members of a provider's group may do: a role, a tenant, or both."""
 
@@ -78,11 +90,10 @@ class GroupSpec(Section):
     tenant: Word | None = None
     """The tenant whose records they see and in whose name they chat; of several, the first in this list."""
 
-    @model_validator(mode="after")
-    def _some_right(self) -> GroupSpec:
-        if self.role is None and self.tenant is None:
-            raise mistake("the group has neither a role nor a tenant", "write role: viewer, or tenant: NAME")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _some_right(cls, values: Any, handler: ModelWrapValidatorHandler[GroupSpec]) -> GroupSpec:
+        return with_agreement(values, handler, cls, _without_right)
 
 
 class SignInSpec(Section):
@@ -107,8 +118,7 @@ class SignInSpec(Section):
     groups: tuple[GroupSpec, ...] = Field(min_length=1, max_length=1000)
     """What the provider's groups may do; a person in none of them may not sign in."""
 
-    @model_validator(mode="after")
-    def _one_secret(self) -> SignInSpec:
-        if self.client_secret_env is not None and self.client_secret_file is not None:
-            raise mistake("there are two secrets, client_secret_env and client_secret_file", "leave one of them out")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_secret(cls, values: Any, handler: ModelWrapValidatorHandler[SignInSpec]) -> SignInSpec:
+        return with_agreement(values, handler, cls, _two_secrets)

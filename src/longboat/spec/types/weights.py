@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
+from pydantic_core import PydanticCustomError
 
 from longboat.core.sizes import size_bytes
-from longboat.spec.types.section import Section, checked_size, mistake
+from longboat.spec.types.section import Section, address_parts, checked_size, label_pairs, mistake, with_agreement
 
 __all__ = ("PrewarmSpec", "WeightLimitsSpec", "WeightsSpec")
 
@@ -19,7 +20,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 
 
 def _endpoint(value: str) -> str:
-    parts = urlsplit(value)
+    parts = address_parts(value, "https://minio.example.com:9000")
     if parts.username is not None or parts.query or parts.fragment:
         raise mistake(
             "the endpoint holds a key or a query",
@@ -69,13 +70,23 @@ class WeightLimitsSpec(Section):
         return size_bytes(self.bandwidth) if self.bandwidth else None
 
 
+def _node_or_labels(values: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
+    if values.get("node") is not None and values.get("labels"):
+        yield mistake("node and labels are both given: a node is known by its name", "write one of the two")
+
+
 class PrewarmSpec(Section):
     """Nodes that fetch all models' weights before a replica needs them: a node's name, or labels."""
 
     node: Annotated[str, AfterValidator(_host)] | None = None
     """The node's name or address."""
-    labels: dict[str, str] = Field(default_factory=dict, max_length=50)
+    labels: Annotated[dict[str, str], AfterValidator(label_pairs)] = Field(default_factory=dict, max_length=50)
     """Labels that nodes carry."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_way(cls, values: Any, handler: ModelWrapValidatorHandler[PrewarmSpec]) -> PrewarmSpec:
+        return with_agreement(values, handler, cls, _node_or_labels)
 
 
 class WeightsSpec(Section):
