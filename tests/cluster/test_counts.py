@@ -225,6 +225,54 @@ def test_latencies_are_those_of_the_last_look() -> None:
     assert quantiles_of([0, 0, 0, 0.0], (0.1, 1.0)) is None
 
 
+def known(number: int, *answers: tuple[int, int, float, float | None]) -> dict[str, Any]:
+    """A gateway's counters after some responses, with the newest of them."""
+    newest = {"1": {"number": number, "newest": [list(one) for one in answers]}}
+    ttft = {"ttft": [number, 0, 0, 0.1 * number], "itl": [5 * number, 0, 0, 0.1 * number]}
+    return {"m": {"ended": number, "classes": {"1": ttft}, "answers": {"m": newest}}}
+
+
+def test_responses_that_gateways_know_one_by_one_are_judged_by_both_limits() -> None:
+    tally = Tally()
+    old = (900, 150, 0.1, 0.03)
+    tally.hear("one", {"1": known(4, *[old] * 4)}, 0.0)
+    assert tally.take("m").answers is None, "the first report only says where a process begins"
+    streams = [(100, 10, 0.1, 0.06), (200, 20, 0.9, 0.02), (300, 30, 0.9, 0.06), (400, 40, 0.1, 0.02)]
+    newest = [*streams, (500, 50, 9.0, None)]
+    tally.hear("one", {"1": known(9, *[old] * 4, *newest)}, 1.0)
+    found = tally.take("m")
+    assert found.lengths() == ((100, 10), (200, 20), (300, 30), (400, 40), (500, 50))
+    target = SloTarget(objectives=(Objective(ttft_ms=500.0, itl_ms=50.0),))
+    (latency,) = found.latencies((0.1, 1.0), (0.1, 1.0), target)
+    assert (latency.ended, latency.judged, latency.late, latency.itl_mean_ms) == (5, 4, 3, None), "one was not streamed"
+    assert latency.itl_ms is not None and latency.itl_ms.p50 == pytest.approx(60.0)
+    tally.hear("one", {"1": known(9, *[old] * 4, *newest)}, 2.0)
+    assert tally.take("m").lengths() == (), "none ended since"
+
+
+def test_more_responses_than_a_gateway_keeps_are_known_by_their_newest() -> None:
+    tally = Tally()
+    tally.hear("one", {"1": known(0), "2": known(0)}, 0.0)
+    many = [(at, 10, 0.1, 0.03) for at in range(32)]
+    tally.hear("one", {"1": known(1000, *many), "2": known(2, (7, 7, 0.1, 0.03), (8, 8, 0.1, 0.03))}, 1.0)
+    found = tally.take("m")
+    (latency,) = found.latencies((0.1, 1.0), (0.1, 1.0), SloTarget(objectives=(Objective(itl_ms=20.0),)))
+    assert (latency.ended, latency.judged, latency.late) == (1002, 34, 34)
+    assert len(found.lengths()) == 17, "every second one: 32 at most"
+
+
+def test_a_gateway_that_reports_sums_only_is_read_as_before() -> None:
+    tally = Tally()
+    for at, number in enumerate((0, 10)):
+        counted = known(number)
+        del counted["m"]["answers"]
+        tally.hear("one", {"1": counted}, float(at))
+    found = tally.take("m")
+    (latency,) = found.latencies((0.1, 1.0), (0.1, 1.0), SloTarget(objectives=(Objective(ttft_ms=50.0),)))
+    assert (found.lengths(), latency.ended, latency.judged, latency.late) == ((), 10, None, 5)
+    assert latency.itl_mean_ms == pytest.approx(20.0)
+
+
 def test_a_cold_start_lasts_from_the_order_to_the_first_token() -> None:
     starts = ColdStarts()
     starts.see([replica("old", loading=2.0, ready=100.0)], NOW_S)

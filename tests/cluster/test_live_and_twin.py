@@ -40,8 +40,11 @@ def histogram(bounds: tuple[float, ...], value_s: float, count: int) -> list[flo
     return [*(float(count) if number == at else 0.0 for number in range(len(bounds) + 1)), count * value_s]
 
 
-def counters(at: int) -> dict[str, Any]:
-    """What a gateway counted until a second: ten requests each second from a quarter on, twice as many from half on."""
+def counters(at: int, *, answers: bool = False) -> dict[str, Any]:
+    """What a gateway counted until a second: ten requests each second from a quarter on, twice as many from half on.
+
+    answers: whether it knows the newest responses one by one
+    """
     ended = 10 * max(0, at - 30) + 10 * max(0, at - 60)
     classes = {
         "0": {
@@ -54,16 +57,22 @@ def counters(at: int) -> dict[str, Any]:
         },
     }
     tokens = {"prompt_tokens": 900 * ended, "cached_tokens": 100 * ended, "completion_tokens": 150 * ended}
-    return {"ended": ended, "arrived": ended + 40, "in_flight": 40, "waiting": 5, "classes": classes, **tokens}
+    counted = {"ended": ended, "arrived": ended + 40, "in_flight": 40, "waiting": 5, "classes": classes, **tokens}
+    if answers:
+        newest = [[100 + 50 * one, 20 + 9 * one, 0.1 * one, 0.002 * one] for one in range(min(ended, 32))]
+        numbers = {"0": ended // 5, "2": ended}
+        counted["answers"] = {"m": {name: {"number": one, "newest": newest} for name, one in numbers.items()}}
+    return counted
 
 
-def live(models: list[ScaledModel]) -> tuple[dict[str, Any], list[dict[str, int]]]:
+def live(models: list[ScaledModel], *, answers: bool = False) -> tuple[dict[str, Any], list[dict[str, int]]]:
     """The looks of a controller for two minutes, as JSON has them, and the counts that it put in force."""
     keeper, in_force, counts = CountKeeper(), {"m": 1, "other": 1}, []
     keeper.take(models, {})
     keeper.found(in_force)
     for at in range(120):
-        keeper.tally.hear("node", {"1": {"m": counters(at), "other": counters(at)}}, float(at))
+        counted = counters(at, answers=answers)
+        keeper.tally.hear("node", {"1": {"m": counted, "other": counted}}, float(at))
         states = [ready(model, number) for model, count in in_force.items() for number in range(count)]
         for change in keeper.look(states, BEGIN_S + at, partial=False, nodes=[{"card": 8.0}]):
             keeper.applied(change, BEGIN_S + at)
@@ -95,10 +104,13 @@ def seen_again(document: dict[str, Any]) -> ModelObservation:
     return ModelObservation(**{**document, "latencies": latencies, "starting": starting, "lengths": lengths})
 
 
+@pytest.mark.parametrize("answers", [False, True], ids=["sums", "answers"])
 @pytest.mark.parametrize("objectives", [(LAX,), (STRICT, LAX)], ids=["one-class", "two-classes"])
-def test_twins_scaler_decides_from_the_looks_what_was_decided_live(objectives: tuple[Objective, ...]) -> None:
+def test_twins_scaler_decides_from_the_looks_what_was_decided_live(
+    objectives: tuple[Objective, ...], answers: bool
+) -> None:
     models = fleet(*objectives)
-    document, counts = live(models)
+    document, counts = live(models, answers=answers)
     assert document["is_whole"]
     twin = Scaler(models, counts=document["counts"])
     for look, in_force in zip(document["looks"], counts, strict=True):
@@ -117,6 +129,15 @@ def test_strict_objective_of_one_class_asks_for_more_and_each_class_is_judged_by
     assert told
     assert all(classes[0] > 0 and classes[2] == 0 for classes in told), "0.3 s lie in a bucket that 0.4 s cut"
     assert all(one["late"] == 0 for look in lax["looks"] for one in look["seen"][0]["latencies"])
+
+
+def test_scaler_knows_the_lengths_and_late_responses_that_gateways_know_one_by_one() -> None:
+    (document, _) = live(fleet(STRICT, LAX), answers=True)
+    seen = [look["seen"][0] for look in document["looks"] if len(look["seen"][0]["latencies"]) == 2]
+    last = seen[-1]
+    assert len({tuple(one) for one in last["lengths"]}) > 10
+    assert {one["priority"]: (one["judged"], one["late"]) for one in last["latencies"]} == {0: (4, 4), 2: (20, 0)}
+    assert all(one["itl_mean_ms"] is None and one["itl_ms"]["p50"] < 64.0 for one in last["latencies"])
 
 
 def test_a_class_without_an_objective_is_late_for_none() -> None:

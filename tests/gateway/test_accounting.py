@@ -15,6 +15,7 @@ from gateway_lab import config, endpoint, table
 
 from longboat.core.policy import Policy, QueuePolicy, ResumePolicy, TenantPolicy
 from longboat.core.states import EndpointTable, ResumeLevel
+from longboat.gateway.calls.accounting import FAILED
 from longboat.gateway.calls.model_request import Call
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.exchange.exchange import Exchange
@@ -215,6 +216,7 @@ class World:
 async def test_nothing_is_lost_or_counted_twice(seed: int) -> None:
     world = World(seed)
     state = world.state
+    state.metrics.answers.is_on = True
     while world.num_opened < NUM_REQUESTS // 2:
         world.connect_all()
         for _ in range(world.random.randrange(1, 25)):
@@ -268,6 +270,10 @@ def _check(world: World) -> None:
     ended = [r for r in records if r.outcome == "ok" and r.completion_tokens is not None]
     assert all((r.prompt_tokens, r.completion_tokens) == (PROMPT_TOKENS, COMPLETION_TOKENS) for r in ended)
     assert any(r.outcome != "ok" and r.completion_tokens for r in records)  # by the events that came
+    made = [r for r in records if r.completion_tokens and r.first_byte_s is not None and r.outcome not in FAILED]
+    known = state.metrics.answers.by_model()["tiny"]["1"]
+    assert known["number"] == sum(r.pool == "tiny" for r in made) < len(made), "without those of the fallback"
+    assert {(computed, itl_s is None) for computed, _, _, itl_s in known["newest"]} >= {(PROMPT_TOKENS, False)}
 
 
 async def test_stream_that_lost_all_engines_is_counted_once_as_failed() -> None:

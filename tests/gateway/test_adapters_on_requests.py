@@ -85,7 +85,7 @@ async def test_adapters_answer_under_their_own_names(adapted: list[Engine], make
     assert {card["id"]: card.get("parent") for card in listed} == {"tiny": None, **dict.fromkeys(KNOWN, "tiny")}
 
 
-async def test_load_of_an_adapter_is_its_models(adapted: list[Engine], make_gateway: Any) -> None:
+async def test_load_of_an_adapter_is_its_models(adapted: list[Engine], make_gateway: Any, connect: Any) -> None:
     gateway = await gateway_of(make_gateway, of(adapted[0], "r0"))
     assert (await gateway.steering.report())["model_counts"] == {}, "no model follows the load"
     elastic = {"tiny": {"minimum": 0.0, "maximum": 2.0}}
@@ -96,6 +96,24 @@ async def test_load_of_an_adapter_is_its_models(adapted: list[Engine], make_gate
         push_policy(gateway, policy)
         (counts,) = (await gateway.steering.report())["model_counts"].values()
         assert {model: (count["arrived"], count["ended"]) for model, count in counts.items()} == {"tiny": (2, 2)}
+    push_policy(gateway, POLICY)
+    for model in ("tiny", "red"):  # the gateway knows now that a number of replicas follows from them
+        await streamed(gateway, *asked(model))
+    (counts,) = (await gateway.steering.report())["model_counts"].values()
+    answers = counts["tiny"]["answers"]
+    assert {name: {key: one["number"] for key, one in classes.items()} for name, classes in answers.items()} == {
+        "tiny": {"1": 1},
+        "red": {"1": 1},
+    }
+    ((computed, generated, ttft_s, itl_s),) = answers["red"]["1"]["newest"]
+    record = next(one for one in gateway.state.recent.newest(limit=2) if one.model == "red")
+    assert (computed, generated) == (record.prompt_tokens - (record.cached_tokens or 0), record.completion_tokens)
+    assert ttft_s == record.first_byte_s
+    assert itl_s == pytest.approx((record.ended_s - record.first_byte_s) / (generated - 1))
+    assert (await (await connect(gateway)).post({**CHAT, "model": "tiny", "stream": False})).status == 200
+    (counts,) = (await gateway.steering.report())["model_counts"].values()
+    assert counts["tiny"]["answers"]["tiny"]["1"]["newest"][-1][3] is None, "it was not streamed"
+    assert counts["tiny"]["classes"].keys() == {"1"} and counts["tiny"]["classes"]["1"].keys() == {"ttft", "itl"}
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -376,6 +376,31 @@ def test_prompts_that_cost_nothing_ask_for_no_division_by_zero() -> None:
     assert decision.replicas == 1
 
 
+def test_cached_parts_of_prompts_are_read_by_each_step() -> None:
+    """They are not computed, and lie in the KV cache as long as the sequence decodes."""
+    speed = replace(SPEED, kv_token_s=2e-6)
+    counts = []
+    for cached in (0, 4000):
+        time = TimeModel(scaled(speed=speed), SloTarget(objectives=(OBJECTIVE,)))
+        seen = ModelObservation(
+            model="model", arrived=10, ended=10, lengths=((200, 200),) * 10, prompt_tokens=10 * (200 + cached),
+            cached_tokens=10 * cached,
+        )  # fmt: skip
+        for at in range(20):
+            time.observe(float(at), seen, 10.0)
+        counts.append(time.needed(20.0))
+    assert counts[1] > counts[0] + 1
+
+
+def test_late_requests_count_among_those_of_which_it_is_known() -> None:
+    """Gateways know the newest responses: a late one of 32 is 3 %, and not one of 200."""
+    rule = SloRule(scaled(), SloTarget(objectives=(OBJECTIVE,)))
+    for at in range(600):
+        latency = Latency(priority=1, ended=200, late=1, judged=32)
+        rule.observe(float(at), ModelObservation(model="model", ended=200, latencies=(latency,)))
+    assert rule._room.factor > 1.1
+
+
 def test_cold_start_of_less_than_a_second_leaves_the_forecasts_their_errors() -> None:
     bounds = []
     for cold_s in (0.0, 0.3, 1.0):

@@ -30,7 +30,9 @@ class Steps(Rule):
         return Want(replicas=[count for at_s, count in self._steps.items() if at_s <= now_s][-1], reason="written")
 
 
-def play(steps: dict[float, int], requests: list[TraceRequest], cold_s: float = 10.0) -> tuple[ScaledResult, Steps]:
+def play(
+    steps: dict[float, int], requests: list[TraceRequest], cold_s: float = 10.0, *, as_reported: bool = False
+) -> tuple[ScaledResult, Steps]:
     rule = Steps(steps)
     fleet = ScaledFleet(
         time=StepTime(base_s=0.02, prompt_token_s=1e-4),
@@ -40,6 +42,7 @@ def play(steps: dict[float, int], requests: list[TraceRequest], cold_s: float = 
         cold_start_s=cold_s,
         cold_start_spread=0.0,
         begin_s=0.0,
+        as_reported=as_reported,
     )
     target = SloTarget(objectives=(fleet.objective,))
     model = ScaledModel(name="model", target=target, min_replicas=0, max_replicas=9, initial_replicas=steps[0.0])
@@ -99,3 +102,12 @@ def test_observations_count_each_request_once() -> None:
     assert sum(one.ended for one in rule.seen) <= 100
     assert sum(one.prompt_tokens for one in rule.seen) == 10_000
     assert all(lengths == (100, 50) for one in rule.seen for lengths in one.lengths)
+
+
+def test_a_gateway_reports_its_newest_responses() -> None:
+    requests = [TraceRequest(0.5, 10 + at, 1) for at in range(80)]
+    for as_reported, judged, lengths in ((False, 80, 27), (True, 32, 32)):
+        _, rule = play({0.0: 20}, [*requests, *every(1.0, 5)], as_reported=as_reported)
+        seen = max(rule.seen, key=lambda one: one.ended)
+        (latency,) = seen.latencies
+        assert (seen.ended, latency.ended, latency.judged, len(seen.lengths)) == (80, 80, judged, lengths)

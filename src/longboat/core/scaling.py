@@ -5,7 +5,7 @@ Times are Unix seconds, durations are seconds, latencies milliseconds. ``datacla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 __all__ = (
@@ -22,6 +22,7 @@ __all__ = (
     "ScheduleEntry",
     "SloTarget",
     "StartingReplica",
+    "quantiles_among",
 )
 
 
@@ -51,6 +52,11 @@ class Objective:
     ttft_ms: float | None = None  # to the first token, with the wait in the gateway
     itl_ms: float | None = None  # mean time between the tokens of a response
     percentile: float = 99.0  # percentage of requests that must keep both
+
+    def missed_by(self, ttft_ms: float, itl_ms: float) -> bool:
+        """Return whether a request with these times is late."""
+        too_slow = self.ttft_ms is not None and ttft_ms > self.ttft_ms
+        return too_slow or (self.itl_ms is not None and itl_ms > self.itl_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +131,15 @@ class Quantiles:
     p99: float
 
 
+def quantiles_among(values: Sequence[float]) -> Quantiles | None:
+    """Return the quantiles of single values; None where there are none."""
+    if not values:
+        return None
+    known = sorted(values)
+    p50, p90, p95, p99 = (known[min(len(known) - 1, int(share * len(known)))] for share in (0.5, 0.9, 0.95, 0.99))
+    return Quantiles(p50=p50, p90=p90, p95=p95, p99=p99)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Latency:
     """Latencies of the requests of one priority class that ended since the last observation."""
@@ -132,10 +147,11 @@ class Latency:
     priority: int
     ended: int  # number of these requests; 0 where tokens passed in a live fleet and no response ended
     ttft_ms: Quantiles | None = None  # None: none of them had a first token
-    itl_ms: Quantiles | None = None  # of responses' means in the twin, of single times in a live fleet
-    # mean of single times, most of which have no prompt beside them: their median says less; None: itl_ms has means
+    itl_ms: Quantiles | None = None  # of responses' means, or of single times where ``itl_mean_ms`` is given
+    # mean of single times, most of which have no prompt beside them: their median says less. Of older gateways
     itl_mean_ms: float | None = None
     late: int | None = None  # requests among them that missed the class's objective; None: not counted
+    judged: int | None = None  # requests of which it is known whether they were late; None: all that ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +172,8 @@ class ModelObservation:
     cached_tokens: int = 0  # of these, found in a prefix cache
     output_tokens: int = 0  # that were generated for the requests that ended
     ended: int = 0  # requests that ended, without those that the gateway refused
-    # prompt and output tokens of some requests that ended, drawn evenly, 32 at most; the prompt without its cached
-    # part. Gateways report sums only, so that it is empty in a live fleet
+    # prompt and output tokens of some requests that ended, 32 at most; the prompt without its cached part. Empty
+    # where gateways reported sums only, as older ones do
     lengths: tuple[tuple[int, int], ...] = ()
     running: int = 0  # requests at engines
     waiting: int = 0  # requests in the gateways, those of a model without replicas too

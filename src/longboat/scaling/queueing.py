@@ -35,11 +35,15 @@ class Mix:
     prompt_steps: float  # mean steps over which a prompt is computed
     variation: float  # squared coefficient of variation of the prompts' seconds
     output_tokens: float  # mean
-    held_tokens: float  # mean tokens in the KV cache of a sequence that decodes
+    held_tokens: float  # mean tokens in the KV cache of a sequence that decodes, without the cached part of its prompt
+    cached_tokens: float  # mean of that part, which is read too; sequences may share it
 
 
-def mix_of(lengths: Sequence[tuple[int, int]], speed: ReplicaSpeed) -> Mix:
-    """Return the mix of a sample that is not empty, for replicas of this speed."""
+def mix_of(lengths: Sequence[tuple[int, int]], speed: ReplicaSpeed, *, cached_tokens: float = 0.0) -> Mix:
+    """Return the mix of a sample that is not empty, for replicas of this speed.
+
+    lengths: tokens of prompts without their cached part, and of outputs; cached_tokens: mean of that part
+    """
     count = len(lengths)
     ordered = sorted([prompt for prompt, _ in lengths])
     alone = [_prompt(tokens, speed) for tokens in ordered]
@@ -53,6 +57,7 @@ def mix_of(lengths: Sequence[tuple[int, int]], speed: ReplicaSpeed) -> Mix:
         variation=sum([(seconds - mean_s) ** 2 for seconds, _ in alone]) / count / (mean_s * mean_s),
         output_tokens=decoded / count,
         held_tokens=held,
+        cached_tokens=cached_tokens,
     )
 
 
@@ -166,7 +171,7 @@ def _batch(each: float, mix: Mix, speed: ReplicaSpeed) -> tuple[float, float]:
 
 
 def _decode_s(batch: float, mix: Mix, speed: ReplicaSpeed) -> float:
-    return speed.base_s + batch * (speed.sequence_s + speed.kv_token_s * mix.held_tokens)
+    return speed.base_s + batch * (speed.sequence_s + speed.kv_token_s * (mix.held_tokens + mix.cached_tokens))
 
 
 def _waits_too_long(

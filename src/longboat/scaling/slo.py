@@ -51,7 +51,8 @@ class SloRule:
         self._forecaster.add(now_s, float(seen.arrived), seen.seconds)
         for one in seen.latencies:
             if one.late is not None and (objective := self._target.objective(one.priority)) is not None:
-                self._room.learn(now_s, objective, one.ended, one.late, partial(self._time.hopeless, objective))
+                judged = one.ended if one.judged is None else one.judged
+                self._room.learn(now_s, objective, judged, one.late, partial(self._time.hopeless, objective))
 
     def _take_cold_start(self, cold_s: float) -> None:
         self._cold_s = max(_LEAST_COLD_S, cold_s)

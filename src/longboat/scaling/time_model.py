@@ -36,6 +36,28 @@ def _spread(seen: ModelObservation) -> list[tuple[int, int]]:
     return [(max(1, round(one * prompts / whole)), max(1, round(one * outputs / whole))) for one in factors]
 
 
+class _Lengths:
+    """Lengths of the newest requests."""
+
+    def __init__(self) -> None:
+        self.known: deque[tuple[int, int]] = deque(maxlen=_SAMPLE)  # of prompts without their cached part, and outputs
+        self.first_s = math.inf  # when a request ended first
+        self._cached: deque[float] = deque(maxlen=_SAMPLE)  # tokens of the cached parts: means of single seconds
+
+    @property
+    def cached_tokens(self) -> float:
+        """Mean tokens of the cached parts of prompts."""
+        return sum(self._cached) / len(self._cached)
+
+    def add(self, now_s: float, seen: ModelObservation) -> None:
+        """Note the requests that ended."""
+        new = seen.lengths or _spread(seen)
+        if new:
+            self.known.extend(new)
+            self._cached.extend([seen.cached_tokens / max(1, seen.ended)] * len(new))
+            self.first_s = min(self.first_s, now_s)
+
+
 class TimeModel:
     """What replicas of one model do in time, as it is known now."""
 
@@ -43,18 +65,17 @@ class TimeModel:
         self._model, self._target = model, target
         self._foreseen = self._speed = model.speed or _DEFAULT_SPEED
         self._correction = Correction()
-        self._lengths: deque[tuple[int, int]] = deque(maxlen=_SAMPLE)
+        self._lengths = _Lengths()
         self._mix: Mix | None = None
         self._mixed_s = -math.inf
         self.heavier = 1.0  # newest prompts, over those of the mix
-        self._first_s = math.inf  # when a request ended first
         self._counted: dict[float, int] = {}  # needs by rate, of the present mix
         self._newest = (-1.0, 1)  # the rate that was looked at last, and its need
 
     @property
     def knows_lengths(self) -> bool:
         """Whether enough requests ended already."""
-        return len(self._lengths) >= _ENOUGH or self._mixed_s - self._first_s >= _ENOUGH_S
+        return len(self._lengths.known) >= _ENOUGH or self._mixed_s - self._lengths.first_s >= _ENOUGH_S
 
     @property
     def factor(self) -> float:
@@ -63,13 +84,11 @@ class TimeModel:
 
     def observe(self, now_s: float, seen: ModelObservation, rate: float) -> None:
         """Note lengths, and compare the measured times between tokens with those of the present batches."""
-        if new := seen.lengths or _spread(seen):
-            self._lengths.extend(new)
-            self._first_s = min(self._first_s, now_s)
+        self._lengths.add(now_s, seen)
         changed = self._learn(seen, rate)
-        if self._lengths and (changed or now_s - self._mixed_s >= _MIX_S):
-            lengths = tuple(self._lengths)
-            self._mix, self._mixed_s = mix_of(lengths, self._speed), now_s
+        if self._lengths.known and (changed or now_s - self._mixed_s >= _MIX_S):
+            lengths, cached_tokens = tuple(self._lengths.known), self._lengths.cached_tokens
+            self._mix, self._mixed_s = mix_of(lengths, self._speed, cached_tokens=cached_tokens), now_s
             self.heavier = heavier(lengths, self._mix, self._speed, least=_NEWEST_S * rate)
             self._counted.clear()
 

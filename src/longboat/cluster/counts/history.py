@@ -13,7 +13,7 @@ from longboat.core.scaling import Decision, ModelObservation, ScaledModel
 __all__ = ("History",)
 
 MAX_LOOKS = 600
-MAX_OBSERVATIONS = 60_000
+MAX_OBSERVATIONS = 20_000
 
 
 class _Look(NamedTuple):

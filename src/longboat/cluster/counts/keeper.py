@@ -226,6 +226,7 @@ class CountKeeper:  # size: observations, decisions and what they lead to depend
             cached_tokens=grown.get("cached_tokens", 0),
             output_tokens=grown.get("completion_tokens", 0),
             ended=grown.get("ended", 0),
+            lengths=tally.lengths(),
             running=tally.running,
             waiting=max(tally.waiting, 1 if is_awaited else 0),  # a command waits for its replica as a request does
             ready=ready,

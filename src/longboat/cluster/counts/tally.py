@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from longboat.core.scaling import Latency, Quantiles, ScalingTarget, SloTarget
+from longboat.core.scaling import Latency, Quantiles, ScalingTarget, SloTarget, quantiles_among
 
 __all__ = ("Tally", "TallyOfModel", "quantiles_of")
 
@@ -16,6 +16,8 @@ GONE_S = 5.0
 """A process that was silent for longer is gone, or its growth since then is not that of one look."""
 STALE_S = 60.0
 """Requests at a process that was silent for longer ask for no replicas: it may be gone, with its node's daemon."""
+MOST_LENGTHS = 32
+"""Requests at most whose lengths one look gives."""
 LATE = 3.0
 """In a large fleet nodes report more seldom; a process is silent only after this many reports that did not come."""
 MS_PER_S = 1e3
@@ -30,6 +32,13 @@ class TallyOfModel:
     waiting: int = 0
     # priority class → histograms: ``ttft`` of requests that ended, and ``itl`` of the tokens that passed
     classes: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    # priority class → the newest responses, as ``gateway.records.newest_answers`` has them; None: no gateway has any
+    answers: dict[str, list[Sequence[Any]]] | None = None
+
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """Return the tokens of some responses, drawn evenly: of the prompt that was computed, and of the output."""
+        known = [(int(one[0]), int(one[1])) for answers in (self.answers or {}).values() for one in answers]
+        return tuple(known[:: max(1, -(-len(known) // MOST_LENGTHS))])
 
     def latencies(
         self, ttft_bounds_s: Sequence[float], itl_bounds_s: Sequence[float], target: ScalingTarget
@@ -41,16 +50,16 @@ class TallyOfModel:
             quantiles = {kind: quantiles_of(counts, bounds[kind]) for kind, counts in histograms.items()}
             ended = int(sum(histograms["ttft"][:-1]))
             if ended or any(quantiles.values()):
-                found.append(
-                    Latency(
-                        priority=int(name),
-                        ended=ended,
-                        ttft_ms=quantiles["ttft"],
-                        itl_ms=quantiles["itl"],
-                        itl_mean_ms=_mean_ms(histograms["itl"]),
-                        late=_late(histograms["ttft"], ttft_bounds_s, target, int(name)),
-                    )
+                latency = Latency(
+                    priority=int(name),
+                    ended=ended,
+                    ttft_ms=quantiles["ttft"],
+                    itl_ms=quantiles["itl"],
+                    itl_mean_ms=_mean_ms(histograms["itl"]),
+                    late=_late(histograms["ttft"], ttft_bounds_s, target, int(name)),
                 )
+                known = None if self.answers is None else self.answers.get(name, ())
+                found.append(latency if known is None else _by_answers(latency, known, target))
         return tuple(found)
 
 
@@ -125,13 +134,34 @@ class Tally:
             for kind, counts in histograms.items():
                 grown_by = _difference(counts, old.get(kind))
                 sums[kind] = [a + b for a, b in zip(sums.get(kind, [0.0] * len(counts)), grown_by, strict=True)]
+        self._add_answers(tally, before.get("answers", {}), now.get("answers"))
+
+    def _add_answers(self, tally: TallyOfModel, before: Counts, now: Counts | None) -> None:
+        if now is None:
+            return
+        tally.answers = {} if tally.answers is None else tally.answers
+        for name, classes in now.items():
+            for priority, newest in classes.items():
+                old = before.get(name, {}).get(priority, {})
+                grown = max(0, newest["number"] - old.get("number", 0))
+                known = newest["newest"]
+                tally.answers.setdefault(priority, []).extend(known[max(0, len(known) - grown) :])
+
+
+def _by_answers(latency: Latency, answers: Sequence[Sequence[Any]], target: ScalingTarget) -> Latency:
+    """Return latencies in which responses that are known one by one stand for all. Streams only say how they were."""
+    streams = [(ttft_s * MS_PER_S, itl_s * MS_PER_S) for _, _, ttft_s, itl_s in answers if itl_s is not None]
+    objective = target.objective(latency.priority) if isinstance(target, SloTarget) else None
+    late = None if objective is None else sum(objective.missed_by(*one) for one in streams)
+    itl_ms = quantiles_among([itl_ms for _, itl_ms in streams])
+    return replace(latency, itl_ms=itl_ms, itl_mean_ms=None, late=late, judged=len(streams))
 
 
 def _late(ttft: Sequence[float], bounds: Sequence[float], target: ScalingTarget, priority: int) -> int | None:
     """Return how many first tokens came late; None where the class has no limit for them, or one for other tokens too.
 
-    Gateways count each time between two tokens, and not means of responses: where those have a limit too, the late
-    first tokens alone would say that all is well.
+    This is for older gateways, which count each time between two tokens, and not means of responses: where those have a
+    limit too, the late first tokens alone would say that all is well.
     """
     objective = target.objective(priority) if isinstance(target, SloTarget) else None
     if objective is None or objective.ttft_ms is None or objective.itl_ms is not None:

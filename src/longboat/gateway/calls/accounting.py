@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from longboat.gateway.limits.redis_counters import RedisCounters
     from longboat.gateway.records.access_log import AccessLog
     from longboat.gateway.records.metrics import Metrics, Series
+    from longboat.gateway.records.newest_answers import NewestAnswers
     from longboat.gateway.records.recent import RecentRequests
     from longboat.gateway.records.routed import Routed
     from longboat.gateway.records.trace_recorder import TraceRecorder
@@ -288,6 +289,9 @@ class Accounting:
             cached,
             retries if retries > 0 else 0,
         )
+        answers = self.metrics.answers
+        if answers.is_on and generated and completion and first_byte_s is not None:
+            _keep(answers, call, (prompt or 0) - (cached or 0), completion, first_byte_s, ended_s)
         if prompt is None and completion is None:
             prompt, completion = _estimated(call, record)
         cost_nanos = 0
@@ -299,6 +303,19 @@ class Accounting:
             (record.tenant, call.pool, call.reserved_unix_s, prompt or 0, completion or 0, cached or 0, cost_nanos)
         )
         return cost_nanos
+
+
+def _keep(
+    answers: NewestAnswers, call: Call, computed: int, generated: int, first_byte_s: float, ended_s: float
+) -> None:
+    """Keep a response's lengths and times, if replicas of the requested model made all of it."""
+    facts = call.facts
+    if call.at_pool or call.outside is not None or call.comes_back is not None or facts is None:
+        return
+    itl_s: float | None = None
+    if facts.stream and facts.n == 1:  # several choices come beside each other
+        itl_s = (ended_s - first_byte_s) / (generated - 1) if generated > 1 else 0.0
+    answers.add(call.pools[0], call.tenant.priority, (max(0, computed), generated, first_byte_s, itl_s))
 
 
 def _estimated(call: Call, record: Record) -> tuple[int, int]:

@@ -70,13 +70,15 @@ class Steering:
 
     def _model_counts(self) -> dict[str, dict[str, Any]]:
         """Return what this process counted, by its number; nothing where no model follows the load."""
-        state, table = self.state, self.state.table.table
-        if table is None or not table.follows_load:
+        state, table, answers = self.state, self.state.table.table, self.state.metrics.answers
+        answers.is_on = table is not None and table.follows_load
+        if not answers.is_on:
             return {}
         state.accounting.flush()
         parked = {pool.model: len(pool.parked) for pool in state.table.pools() if pool.parked}
         priorities = {tenant.name: tenant.priority for tenant in state.live.policy.tenants}
-        found = counts_by_model(state.metrics.series_counts(), parked, priorities, self._model_of)
+        series = state.metrics.series_counts()
+        found = counts_by_model(series, parked, priorities, self._model_of, answers.by_model())
         return {str(os.getpid()): found}
 
     def _model_of(self, name: str) -> str:

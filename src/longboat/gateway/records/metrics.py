@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from longboat.clock import until_tick_s
 from longboat.gateway.native.leaf_work import Histogram
+from longboat.gateway.records.newest_answers import NewestAnswers
 
 __all__ = (
     "ITL_BOUNDS_S",
@@ -209,6 +210,7 @@ class Metrics:
         self._gap, self._detection = Histogram(REQUEST_BOUNDS_S), Histogram(REQUEST_BOUNDS_S)
         self._pause = Histogram(REQUEST_BOUNDS_S)
         self.lag = LoopLag()
+        self.answers = NewestAnswers()
 
     def series(self, model: str, tenant: str) -> Series:
         """Return the counters of this model and tenant, the same object every time.

@@ -18,12 +18,14 @@ def counts_by_model(
     parked: Mapping[str, int],
     priorities: Mapping[str, int],
     model_of: Callable[[str], str] = str,
+    answers: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Add up the counters of all tenants.
 
     series: as in the snapshot of the metrics; parked: model → its requests that wait for an engine
     priorities: tenant → its class, where that is not 1
     model_of: returns the model whose replicas serve a requested name: an adapter's base model, else the name itself
+    answers: requested name → its newest responses by class
     """
     found: dict[str, dict[str, Any]] = {}
     for item in series:
@@ -32,6 +34,11 @@ def counts_by_model(
         )
     for model, number in parked.items():
         add_counts(found.setdefault(model, {}), {"parked": number})
+    # Not among the classes: older controllers know all that is there.
+    for counts in found.values():
+        counts["answers"] = {}
+    for name, classes in (answers or {}).items():
+        found.setdefault(model_of(name), {"answers": {}})["answers"][name] = classes
     return found
 
 

@@ -26,7 +26,7 @@ class ScaledFleet:
     tick_s: float = 1.0  # between two decisions
     begin_s: float = 1_800_000_000.0  # Unix seconds of the trace's first moment, as the scaler is given them
     seed: int = 0  # of the cold starts
-    as_reported: bool = False  # whether the scaler sees what gateways report: sums of tokens, and single times between
+    as_reported: bool = False  # whether the scaler sees what a gateway reports each second: the newest responses only
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,6 @@ class ReplicaOwner(Protocol):
     def ended(self, replica: ScaledReplica, job: Job, now_s: float) -> None:
         """Note the end of a response."""
 
-    def gaps(self, first_s: float, growth_s: float, steps: int, sequences: int) -> None:
-        """Note single times between tokens."""
-
 
 class ScaledReplica:
     """A replica: starting until ``ready_s``, then serving, then perhaps draining until its last request ended."""
@@ -58,5 +55,4 @@ class ScaledReplica:
         self._owner.ended(self, job, now_s)
 
     def gaps(self, first_s: float, growth_s: float, steps: int, sequences: int) -> None:
-        """Note single times between tokens."""
-        self._owner.gaps(first_s, growth_s, steps, sequences)
+        """Ignore single times between tokens: responses are judged by their mean."""

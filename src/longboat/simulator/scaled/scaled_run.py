@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from longboat.core.policy import ResumePolicy
-from longboat.core.scaling import Latency, ModelObservation, Quantiles, StartingReplica
+from longboat.core.scaling import Latency, ModelObservation, StartingReplica, quantiles_among
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.scaling.scaler import Scaler
 from longboat.simulator.engine.job import Job
-from longboat.simulator.results.histogram import Histogram
 from longboat.simulator.scaled.scaled_fleet import Moment, ScaledFleet, ScaledResult
 from longboat.simulator.scaled.scaled_replica import ScaledReplica
 from longboat.simulator.timeline import Timeline
@@ -22,7 +21,7 @@ __all__ = ("simulate_scaled",)
 _PATIENCE_S = ResumePolicy().wait_s
 """Seconds without a replica after which the requests that are left get none, as streams in a gateway."""
 _SAMPLE = 32
-"""Requests whose lengths one observation has."""
+"""Requests whose lengths one observation has, and newest responses that one gateway reports."""
 
 
 def simulate_scaled(fleet: ScaledFleet, requests: Iterable[TraceRequest], scaler: Scaler) -> ScaledResult:
@@ -38,14 +37,15 @@ def simulate_scaled(fleet: ScaledFleet, requests: Iterable[TraceRequest], scaler
 class _Counts:
     """Requests and tokens since the last tick."""
 
-    __slots__ = ("arrived", "ended", "gaps_s", "itl_ms", "late", "lengths", "output_tokens", "prompt_tokens", "ttft_ms")
+    __slots__ = ("arrived", "ended", "itl_ms", "late", "lengths", "output_tokens", "prompt_tokens", "ttft_ms")
 
     def __init__(self) -> None:
-        self.arrived = self.ended = self.late = self.prompt_tokens = self.output_tokens = 0
+        self.arrived = self.ended = self.prompt_tokens = self.output_tokens = 0
         self.ttft_ms: list[float] = []
+        # of each response that ended
         self.itl_ms: list[float] = []
+        self.late: list[bool] = []
         self.lengths: list[tuple[int, int]] = []
-        self.gaps_s = Histogram()
 
 
 class _Run:  # size: the state of one run
@@ -110,11 +110,6 @@ class _Run:  # size: the state of one run
         """Note the time to a first token."""
         self._counts.ttft_ms.append((now_s - job.arrived_s) * 1e3)
 
-    def gaps(self, first_s: float, growth_s: float, steps: int, sequences: int) -> None:
-        """Note single times between tokens, if the scaler sees them."""
-        if self._fleet.as_reported:
-            self._counts.gaps_s.add_series(first_s, growth_s, steps, sequences)
-
     def ended(self, replica: ScaledReplica, job: Job, now_s: float) -> None:
         """Note how a request was served, and give its place to one that waits."""
         counts, result = self._counts, self._result
@@ -129,19 +124,15 @@ class _Run:  # size: the state of one run
         result.requests += 1
         result.ttft_s.append(ttft_s)
         result.itl_s.append(itl_s)
-        if self._is_late(ttft_s, itl_s):
-            counts.late += 1
+        is_late = self._fleet.objective.missed_by(ttft_s * 1e3, itl_s * 1e3)
+        counts.late.append(is_late)
+        if is_late:
             result.late += 1
             result.late_by_s.append(int(job.arrived_s))
         if replica.draining and not replica.requests:
             self._free(replica, now_s)
         elif self._waiting:
             self._pump(now_s)
-
-    def _is_late(self, ttft_s: float, itl_s: float) -> bool:
-        objective = self._fleet.objective
-        too_slow = objective.ttft_ms is not None and ttft_s * 1e3 > objective.ttft_ms
-        return too_slow or (objective.itl_ms is not None and itl_s * 1e3 > objective.itl_ms)
 
     def _until(self, time_s: float) -> None:
         """Let the engines compute until a time."""
@@ -208,14 +199,15 @@ class _Run:  # size: the state of one run
     def _observation(
         self, counts: _Counts, now_s: float, ready: int, starting: list[ScaledReplica], draining: int
     ) -> ModelObservation:
-        as_reported, objective, gaps_s = self._fleet.as_reported, self._fleet.objective, counts.gaps_s
+        first = max(0, counts.ended - _SAMPLE) if self._fleet.as_reported else 0  # of those that are known
+        late, lengths = counts.late[first:], counts.lengths[first:]
         latency = Latency(
             priority=1,
             ended=counts.ended,
-            ttft_ms=_quantiles(counts.ttft_ms),
-            itl_ms=_quantiles([gaps_s.quantile(0.5) * 1e3] if gaps_s.count else counts.itl_ms),
-            itl_mean_ms=gaps_s.mean * 1e3 if gaps_s.count else None,
-            late=None if as_reported and objective.itl_ms is not None else counts.late,
+            ttft_ms=quantiles_among(counts.ttft_ms),
+            itl_ms=quantiles_among(counts.itl_ms[first:]),
+            late=sum(late),
+            judged=len(late),
         )
         return ModelObservation(
             model=self._fleet.model,
@@ -224,7 +216,7 @@ class _Run:  # size: the state of one run
             prompt_tokens=counts.prompt_tokens,
             output_tokens=counts.output_tokens,
             ended=counts.ended,
-            lengths=() if as_reported else tuple(counts.lengths[:: max(1, -(-len(counts.lengths) // _SAMPLE))]),
+            lengths=tuple(lengths[:: max(1, -(-len(lengths) // _SAMPLE))]),
             running=self._running,
             waiting=len(self._waiting),
             ready=ready,
@@ -254,11 +246,3 @@ class _Run:  # size: the state of one run
         self._replicas.remove(replica)
         if not self._result.span_s:
             self._result.replica_s += now_s - replica.asked_s
-
-
-def _quantiles(values: list[float]) -> Quantiles | None:
-    if not values:
-        return None
-    values.sort()
-    p50, p90, p95, p99 = (values[min(len(values) - 1, int(share * len(values)))] for share in (0.5, 0.9, 0.95, 0.99))
-    return Quantiles(p50=p50, p90=p90, p95=p95, p99=p99)
