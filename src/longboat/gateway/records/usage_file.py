@@ -82,7 +82,7 @@ class UsageFile:
             raise
 
     def rows(self, first_day: str, last_day: str, tenant: str | None, most: int) -> list[tuple[Any, ...]]:
-        """Read the rows of the newest days, by day, tenant, model and currency: those of whole days, and more than ``most``.
+        """Read the rows of the newest days, in their order: those of whole days, and more than ``most``.
 
         Fewer are all that there are. tenant: None: of all
         """
