@@ -34,7 +34,7 @@ class Other(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.body)
 
-    do_POST = do_GET
+    do_POST = do_GET  # noqa: N815 - http.server's name
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -101,6 +101,12 @@ def test_a_name_that_no_file_can_have_is_a_mistake(longboat: Longboat, command: 
     done = longboat(*command, "x" * 5000)
     assert done.returncode == 2
     assert "is a relative path" in done.stderr
+
+
+def test_a_model_without_a_source_is_named(longboat: Longboat) -> None:
+    done = longboat("start", "")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the model's source is empty\n")
 
 
 @pytest.mark.parametrize(("option", "value"), [("--url", "http://127.0.0.1:9"), ("--seconds", "3")])
