@@ -94,6 +94,7 @@ def hold(session: Session, applied: Applied, out: TextIO | None = None) -> None:
     """
     print(f"\n{applied.fate}", file=out, flush=True)
     if applied.holds_something:
+        session.leave()
         _watch(session, applied).hold()
 
 
@@ -193,7 +194,8 @@ def _leave(session: Session, applied: Applied, console: Console, stays: bool) ->
     """
     with session:
         try:
-            if not stays:
+            if not stays and applied.holds_something:
+                session.rejoin()
                 take_down(session, applied, console)
         except LongboatError as error:
             console.print(f"not everything could be taken down: {error}", style="yellow")
