@@ -27,6 +27,7 @@ class FakeFleet:
     report_at: Callable[[float], FleetReport | None]
     given_up_models: Mapping[str, str] = field(default_factory=dict)
     now_s: float = 0.0
+    replaced: list[str] = field(default_factory=list)
 
     def try_report(self) -> FleetReport | None:
         return self.report_at(self.now_s)
@@ -44,8 +45,9 @@ class FakeFleet:
 def wait(fleet: FakeFleet, goal: Goal = GOAL, timeout_s: float = 1800.0) -> str:
     """What is printed without a terminal."""
     console = Console(file=io.StringIO(), width=200)
+    note = fleet.replaced.append
     try:
-        wait_ready(fleet, goal, console, timeout_s, clock=fleet.clock, sleep=fleet.sleep)
+        wait_ready(fleet, goal, console, timeout_s, clock=fleet.clock, sleep=fleet.sleep, on_replaced=note)
     finally:
         text = console.file.getvalue()  # type: ignore[attr-defined]
         fleet.printed = text  # type: ignore[attr-defined]
@@ -77,6 +79,7 @@ def test_a_fleet_that_another_command_changes_meanwhile_is_waited_for_as_it_is_t
     assert told.count(changed) == 1
     assert told[-1] == "a r1 ready"
     assert fleet.now_s >= 12
+    assert fleet.replaced == ["as another command wrote it"]
 
 
 def test_a_fleet_whose_place_another_takes_before_it_was_seen_is_not_waited_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,40 @@ def test_up_says_what_ctrl_c_takes_down() -> None:
 def test_logs_can_be_asked_for_only_where_the_fleet_outlives_the_failure() -> None:
     assert not Applied(fleet=FLEET, text="", started_fleet=True).goal.outlives_failure
     assert Applied(fleet=FLEET, text="", added=("b",)).goal.outlives_failure
+
+
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [
+        ("{name: longboat, models: [builtin:tiny, {name: b, source: builtin:tiny}]}", None),
+        ("{name: longboat, models: [{name: tiny, source: builtin:tiny, context: 64}]}", "~ tiny.context: "),
+        ("{name: longboat, models: [{name: b, source: builtin:tiny}]}", "that one runs: - tiny"),
+        ("{name: other, models: [builtin:tiny]}", "that one runs: fleet other"),
+    ],
+    ids=["more", "changed", "gone", "another"],
+)
+def test_detached_up_fails_where_another_command_put_other_models_in_their_place(
+    monkeypatch: pytest.MonkeyPatch, theirs: str, told: str | None
+) -> None:
+    def wait_ready(*_: object, on_replaced: Callable[[str], None], **__: object) -> None:
+        on_replaced(theirs)
+
+    def come_up(detach: bool) -> Applied:
+        applied = Applied(fleet=FLEET, text="", started_fleet=True)
+        console = Console(file=io.StringIO(), width=200)
+        up._come_up(FakeSession({}), applied, console, 1.0, detach)
+        return applied
+
+    monkeypatch.setattr(up, "deploy", lambda *_: None)
+    monkeypatch.setattr(up, "wait_ready", wait_ready)
+    assert come_up(False).replaced_by == theirs
+    if told is None:
+        come_up(True)
+        return
+    with pytest.raises(ClusterError) as caught:
+        come_up(True)
+    assert told in caught.value.message
+    assert "longboat up" in caught.value.hint
 
 
 def test_the_local_cluster_ends_with_the_fleet_that_was_on_it() -> None:

@@ -46,6 +46,18 @@ def test_days_are_shown_the_newest_first_and_old_ones_not() -> None:
     assert [row["day"] for row in rows] == ["2026-01-03", "2026-01-02", "2026-01-01"]
 
 
+def test_money_keeps_the_currency_in_which_it_was_counted() -> None:
+    entries = [
+        {**entry(), "currency": "USD"},
+        {**entry(requests=2, cost_nanos=5_000_000), "currency": "USD"},
+        {**entry(requests=3, cost_nanos=1_000_000), "currency": "EUR"},
+        entry("2026-01-02", requests=4, cost_nanos=2_000_000),
+    ]
+    rows = added_up(entries, "2000-01-01", {"m": "EUR"})
+    found = [(row["day"], row["requests"], row["cost"], row["currency"]) for row in rows]
+    assert found == [(TODAY, 4, 0.001, "EUR"), (TODAY, 2, 0.005, "USD"), ("2026-01-02", 4, 0.002, "EUR")]
+
+
 def test_query_is_what_gateways_read() -> None:
     assert decode_query(usage.usage_query(31)) == UsageQuery(31)
 

@@ -254,6 +254,23 @@ def test_head_at_the_loopback_address_is_local_and_may_have_any_port(run: Path) 
     assert (options.gcs_address, options.is_local) == (f"127.0.0.1:{port}", True)
 
 
+def test_storage_is_found_again_from_another_working_directory(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.mkdir(exist_ok=True)
+    monkeypatch.chdir(run)
+    with node_choices.PortClaims() as claims:
+        options = node_choices.decide(NodeRequest(address="127.0.0.1", storage="store"), run, claims)
+    assert Path(options.storage).parent == run / "store"
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_storage_that_is_a_file_is_refused(run: Path, name: str) -> None:
+    run.mkdir(exist_ok=True)
+    (run / "file").touch()
+    request = NodeRequest(address="127.0.0.1", storage=str(run / name))
+    with node_choices.PortClaims() as claims, pytest.raises(UserInputError, match="file is not a folder"):
+        node_choices.decide(request, run, claims)
+
+
 def test_taken_port_is_refused_before_anything_starts(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         request = NodeRequest(is_local=True, port=taken.getsockname()[1])

@@ -150,7 +150,7 @@ def test_engine_is_parsed(text: str, engine: tuple[str, str]) -> None:
     assert parse_engine(text) == engine
 
 
-@pytest.mark.parametrize("text", ["tgi", "vllm@latest", "", "vllm@0/../../x", "vllm@0.32.0\n"])
+@pytest.mark.parametrize("text", ["tgi", "vllm@latest", "", "vllm@", "vllm@0/../../x", "vllm@0.32.0\n"])
 def test_unknown_engine_is_refused(text: str) -> None:
     with pytest.raises(UserInputError) as caught:
         parse_engine(text)

@@ -239,5 +239,7 @@ def test_up_ends_in_peace_when_another_command_takes_its_fleet_down(lab: FleetLa
     wait_until("the fleet is held", lambda: "Ctrl-C takes it down" in log.read_text(), 240)
     assert "the local cluster is stopped" in lab.must("down")
     assert process.wait(timeout=90) == 0, log.read_text()
-    assert "another command took the fleet down" in log.read_text()
+    told = log.read_text()
+    _, _, after = told.partition("Ctrl-C takes it down")
+    assert after.splitlines()[1:] == ["another command took the fleet down (longboat down)"], told
     wait_until("no process is left", lambda: not [pid for pid in lab.processes() if pid != os.getpid()], 60)

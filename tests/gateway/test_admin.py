@@ -488,11 +488,21 @@ async def test_silly_day_is_refused(until: str) -> None:
 
 def test_days_that_one_process_left_out_are_left_out_of_all() -> None:
     """A file that the processes share may have had another row when the next one read it."""
-    row = {"tenant": "a", "model": "m", "requests": 1}
+    row = {"tenant": "a", "model": "m", "currency": "", "requests": 1}
     one = {"days": [{**row, "day": "2026-01-02"}], "older": "2026-01-01", "limits": [], "shared": True}
     other = {"days": [{**row, "day": f"2026-01-0{day}"} for day in (1, 2)], "older": None, "limits": [], "shared": True}
     joined = UsageQuery().joined([one, other])
     assert (joined["days"], joined["older"]) == (one["days"], "2026-01-01")
+
+
+def test_usage_of_processes_without_a_common_file_is_added_by_currency() -> None:
+    row = {"day": "2026-01-02", "tenant": "a", "model": "m"}
+    replies = [
+        {"days": [{**row, "currency": unit, "cost_nanos": nanos}], "limits": [], "shared": False}
+        for unit, nanos in (("EUR", 1), ("USD", 2), ("EUR", 4))
+    ]
+    days = UsageQuery().joined(replies)["days"]
+    assert [(day["currency"], day["cost_nanos"]) for day in days] == [("EUR", 5), ("USD", 2)]
 
 
 async def test_admin_chooses_tenant_and_limit() -> None:

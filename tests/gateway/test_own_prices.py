@@ -36,20 +36,22 @@ async def test_tokens_cost_the_price_of_their_moment(make_gateway: Any, make_ups
     upstream = await make_upstream(lambda seen: answer(seen, status[0]))
     gateway = await make_gateway(upstream, policy=Policy())
 
-    async def cost_after(policy: Policy) -> int:
+    async def cost_after(policy: Policy) -> dict[str, int]:
         push_policy(gateway, policy)
         client = await RawClient.to(gateway)
         await client.post(BODY)
         client.abort()
-        (row,) = settled(gateway).usage.report(1, gateway.state.clock.unix_s())
-        return int(row.cost_nanos)
+        rows = settled(gateway).usage.report(1, gateway.state.clock.unix_s())
+        return {row.currency: row.cost_nanos for row in rows}
 
     dear = Policy(prices={"tiny": Price(input_per_million=1.0, output_per_million=2.0)})
-    assert await cost_after(Policy()) == 0
-    assert await cost_after(dear) == 50_000
-    assert await cost_after(Policy(prices={"other": dear.prices["tiny"]})) == 50_000
+    cheap = Policy(prices={"tiny": Price(input_per_million=0.1, output_per_million=0.1, currency="EUR")})
+    assert await cost_after(Policy()) == {"": 0}
+    assert await cost_after(dear) == {"": 0, "USD": 50_000}
+    assert await cost_after(Policy(prices={"other": dear.prices["tiny"]})) == {"": 0, "USD": 50_000}
+    assert await cost_after(cheap) == {"": 0, "USD": 50_000, "EUR": 3_000}
     status[0] = 400
-    assert await cost_after(dear) == 50_000  # a request that failed costs nothing
+    assert await cost_after(dear) == {"": 0, "USD": 50_000, "EUR": 3_000}  # a request that failed costs nothing
 
 
 def test_price_of_a_model_holds_for_its_adapters() -> None:

@@ -180,6 +180,35 @@ def test_file_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
     assert opened(path).all_totals_today(START_S) == {"ann": 11}
 
 
+@pytest.mark.parametrize("flushed", [True, False])
+def test_what_was_paid_keeps_its_currency_when_the_price_gets_another(tmp_path: Path, flushed: bool) -> None:
+    store = opened(tmp_path / "usage.db")
+    for currency, nanos in (("USD", 7), ("EUR", 5), ("USD", 1)):
+        store.add_responses([("ann", "m", START_S, 2, 1, 0, nanos, currency)])
+        if flushed:
+            store.flush()
+    found = [(row.currency, row.requests, row.cost_nanos) for row in store.report(1, START_S)]
+    assert found == [("EUR", 1, 5), ("USD", 2, 8)]
+
+
+def test_file_of_version_2_keeps_its_rows_and_gets_currencies(tmp_path: Path) -> None:
+    path = tmp_path / "usage.db"
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        counts = "requests, prompt_tokens, completion_tokens, cached_tokens, sent, cost_nanos"
+        old.execute(
+            f"CREATE TABLE usage (day, tenant, model, {counts}, PRIMARY KEY (day, tenant, model)) WITHOUT ROWID"
+        )
+        old.execute("INSERT INTO usage VALUES (?, 'ann', 'm', 1, 2, 3, 4, 5, 6)", (day_of(START_S),))
+        old.execute("PRAGMA user_version = 2")
+        old.commit()
+    store = opened(path)
+    store.add("ann", "m", now_s=START_S, prompt_tokens=1, completion_tokens=1, cost_nanos=9, currency="EUR")
+    store.close()
+    before, after = opened(path).report(1, START_S)
+    assert before == UsageRow(day_of(START_S), "ann", "m", "", 1, 2, 3, 4, 5, 6)
+    assert (after.currency, after.requests, after.cost_nanos) == ("EUR", 1, 9)
+
+
 async def test_run_flushes_when_it_ends(tmp_path: Path) -> None:
     store = opened(tmp_path / "usage.db")
     task = asyncio.create_task(store.run())

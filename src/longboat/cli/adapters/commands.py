@@ -14,13 +14,13 @@ from longboat.cli.shared.command_list import CommandList
 __all__ = ("adapters_app",)
 
 adapters_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for replicas and gateways.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for replicas and gateways.")]
 
 
 @adapters_app.command()
 def add(
     model: Annotated[str, typer.Argument(help="The model that it adapts.", autocompletion=complete_model)],
-    source: Annotated[str, typer.Argument(help="The adapter's folder, as the nodes see it.")],
+    source: Annotated[str, typer.Argument(metavar="FOLDER", help="The adapter's folder, as the nodes see it.")],
     name: Annotated[str, typer.Option("--name", help="Name for clients.  [default: the folder's name]")] = "",
     tenant: Annotated[
         list[str] | None,

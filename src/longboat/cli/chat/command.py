@@ -114,9 +114,12 @@ def _models(bases: Sequence[str]) -> list[str]:
             if response.status_code in (401, 403):
                 raise UserInputError(_refusal(response.content), hint=KEY_HINT)
             return [str(model["id"]) for model in response.json()["data"]]
-        except (httpx.HTTPError, ValueError, KeyError) as error:
-            failure = error
-    raise ClusterError(f"no answer from the gateway at {' or '.join(bases)}: {failure}", hint="longboat status")
+        except httpx.HTTPError as error:
+            failure = str(error)
+        except (ValueError, KeyError, TypeError):
+            failure = "what is there lists no models at /v1/models"
+    hint = "longboat status shows the gateways of the fleet; --url names another address"
+    raise ClusterError(f"no answer from the gateway at {' or '.join(bases)}: {failure}", hint=hint)
 
 
 def _questions(greeting: str) -> Iterator[str]:

@@ -118,6 +118,10 @@ class LastingAnswer:
                 self._began = True
                 self._token = response.headers.get("x-longboat-resume", self._token)
                 yield from self._read(response.iter_bytes())
+                kind = response.headers.get("content-type", "")
+                if not self._num_events and not kind.startswith("text/event-stream"):
+                    what = f"{url} answered with {kind or 'no content type'}, and not with a stream"
+                    raise ClusterError(what, hint="check that this is the address of a gateway: --url")
         except httpx.HTTPError as error:
             self._failure = str(error)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from longboat.cli.file.beside_mistakes import problems_beside_mistakes, read_admins
-from longboat.cli.file.target import STDIN, check_read_once, first_and_rest, read_target
+from longboat.cli.file.target import STDIN, check_names, first_and_rest, read_target
 from longboat.core.errors import LongboatError, Problem, UserInputError
 from longboat.engines.fleet_checks import engine_problems, source_problems
 from longboat.spec.files.load import Reading
@@ -52,7 +52,7 @@ def run_check(targets: Sequence[str], overlays: Sequence[str], *, on: str = "", 
     if not targets:
         first, overlays = first_and_rest(None, overlays)
         targets = (first,)
-    check_read_once([name for target in targets for name in (target, *overlays)])
+    check_names([name for target in targets for name in (target, *overlays)])
     console = make_console(stderr=as_json)
     machines = machines_for(on, console)
     found = [check_target(target, overlays, machines) for target in targets]

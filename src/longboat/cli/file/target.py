@@ -11,7 +11,7 @@ from pathlib import Path
 from longboat.core.errors import UserInputError
 from longboat.spec.files.load import Reading, read_files, read_source
 
-__all__ = ("can_be_read_once", "check_read_once", "first_and_rest", "read_target")
+__all__ = ("can_be_read_once", "check_names", "first_and_rest", "read_target")
 
 FILE_SUFFIXES = (".yaml", ".yml")
 MAX_FILE_BYTES = 1 << 20
@@ -34,7 +34,7 @@ def read_target(target: str, overlays: Sequence[str] = (), *, env: Mapping[str, 
     Raises UserInputError for a file that is not there or cannot be read.
     """
     names = [target, *overlays]
-    check_read_once(names)
+    check_names(names)
     if not overlays and not _is_file(target):
         return read_source(target, folder=str(Path.cwd()))
     folder = Path.cwd() if target == STDIN else Path(target).absolute().parent
@@ -42,8 +42,11 @@ def read_target(target: str, overlays: Sequence[str] = (), *, env: Mapping[str, 
     return read_files(files, folder=str(folder), variables=env)
 
 
-def check_read_once(names: Sequence[str]) -> None:
-    """Check that no file is named twice that can be read only once. Raises UserInputError otherwise."""
+def check_names(names: Sequence[str]) -> None:
+    """Check that no name is empty, and no file named twice that can be read only once. Raises UserInputError else."""
+    if "" in names:
+        hint = "is a variable of your shell unset? Name a fleet file, - for stdin, or a model: builtin:tiny"
+        raise UserInputError("the name of a file is empty", hint=hint)
     for name in names:
         if names.count(name) > 1 and can_be_read_once(name):
             known = "stdin" if name == STDIN else name
@@ -52,7 +55,7 @@ def check_read_once(names: Sequence[str]) -> None:
 
 def can_be_read_once(name: str) -> bool:
     """Return whether reading it takes the text away: stdin, and a pipe."""
-    return name == STDIN or Path(name).is_fifo()
+    return name == STDIN or (_can_be_read(Path(name)) and Path(name).is_fifo())
 
 
 def _is_file(target: str) -> bool:
@@ -61,7 +64,10 @@ def _is_file(target: str) -> bool:
 
 def _can_be_read(path: Path) -> bool:
     """Return whether it is a file, or a pipe: ``<(command)`` of a shell."""
-    return path.is_file() or path.is_fifo()
+    try:
+        return path.is_file() or path.is_fifo()
+    except OSError:  # such as a name that is too long
+        return False
 
 
 def _text(name: str) -> str:

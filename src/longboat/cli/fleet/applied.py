@@ -29,6 +29,7 @@ class Applied:
     changes: from what ran before, in lines
     before: texts of the fleets in whose place this one was put
     asleep: models that run on as they are, and may have no replica now
+    replaced_by: text of the fleet that another command put in this one's place while it came up
     """
 
     fleet: Fleet
@@ -48,6 +49,7 @@ class Applied:
     changes: tuple[str, ...] = ()
     before: frozenset[str] = frozenset()
     asleep: frozenset[str] = frozenset()
+    replaced_by: str = ""
     digests: dict[str, str] = field(default_factory=dict)
     shapes: Mapping[str, GangShape] = field(default_factory=dict)
 

@@ -126,9 +126,11 @@ def wait_ready(
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    on_replaced: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Show the fleet until all of it is ready.
 
+    on_replaced: gets the text of the fleet that another command put in the place of this one, and that is waited for
     Raises EngineError when a model does not start, ClusterError when a gateway does not, or after ``timeout_s``.
     """
     from rich.live import Live
@@ -146,6 +148,7 @@ def wait_ready(
                 gone = f": it does not have {lost} any more" if lost else ""
                 told_lost = f"another command changed the fleet{gone}; waiting until that is ready"
                 console.print(told_lost, highlight=False, soft_wrap=True)
+                on_replaced(report.document)
                 goal = goal.changed_by(report)
                 watch = Watch(goal)
             if report is not None and goal.is_of(report):

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -28,7 +29,9 @@ from longboat.cluster.preflight.surroundings import UpOptions, checked_plan
 from longboat.cluster.ray.session import Session, require_ray
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import run_folder
+from longboat.spec.diff import diff
 from longboat.spec.files.dump import dump_fleet
+from longboat.spec.files.load import load_fleet
 from longboat.spec.types.fleet import Fleet
 
 __all__ = ("hold", "run_up", "up_in_foreground")
@@ -91,6 +94,7 @@ def hold(session: Session, applied: Applied, out: TextIO | None = None) -> None:
     """
     print(f"\n{applied.fate}", file=out, flush=True)
     if applied.holds_something:
+        session.leave()
         _watch(session, applied).hold()
 
 
@@ -146,7 +150,7 @@ def _up(applied: Applied, console: Console, timeout_s: float, detach: bool) -> I
     session = _connect(applied, console)
     stays = False
     try:
-        _come_up(session, applied, console, timeout_s)
+        _come_up(session, applied, console, timeout_s, detach)
         yield session, applied
         stays = detach
     except TakenDownError:
@@ -154,18 +158,33 @@ def _up(applied: Applied, console: Console, timeout_s: float, detach: bool) -> I
         raise
     finally:
         with no_interrupt():
-            _leave(session, applied, console, stays)
+            _leave(session, applied, console, stays or (detach and bool(applied.replaced_by)))
 
 
-def _come_up(session: Session, applied: Applied, console: Console, timeout_s: float) -> None:
+def _come_up(session: Session, applied: Applied, console: Console, timeout_s: float, detach: bool) -> None:
+    def note(text: str) -> None:
+        applied.replaced_by = text
+
     deploy(session, applied, console)
     try:
-        wait_ready(session, applied.goal, console, timeout_s, sleep=_watch(session, applied).pause)
+        sleep = _watch(session, applied).pause
+        wait_ready(session, applied.goal, console, timeout_s, sleep=sleep, on_replaced=note)
     except TakenDownError:
         applied.started_fleet, applied.added, applied.started_cluster = False, (), False
         hint = "longboat down, or longboat node stop, was run meanwhile"
         raise ClusterError("another command took the fleet down before it was ready", hint=hint) from None
-    _print_addresses(session, applied.fleet, console)
+    running = load_fleet(applied.replaced_by, "the running fleet") if applied.replaced_by else applied.fleet
+    if detach and (lacks := _lacks(applied.fleet, running)):
+        what = f"another command changed the fleet before this one was ready, and that one runs: {lacks}"
+        raise ClusterError(what, hint="longboat status shows what runs; longboat up puts this file in force again")
+    _print_addresses(session, running, console)
+
+
+def _lacks(wanted: Fleet, running: Fleet) -> str:
+    """Return what differs from the wanted fleet, models beside it left out; empty where nothing does."""
+    if running.name != wanted.name:
+        return f"fleet {running.name}"
+    return "; ".join(replace(diff(wanted, running), added=()).lines())
 
 
 def _leave(session: Session, applied: Applied, console: Console, stays: bool) -> None:
@@ -175,7 +194,8 @@ def _leave(session: Session, applied: Applied, console: Console, stays: bool) ->
     """
     with session:
         try:
-            if not stays:
+            if not stays and applied.holds_something:
+                session.rejoin()
                 take_down(session, applied, console)
         except LongboatError as error:
             console.print(f"not everything could be taken down: {error}", style="yellow")

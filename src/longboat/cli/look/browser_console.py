@@ -23,10 +23,14 @@ _HOW_WITHOUT_KEYS = "This gateway has no keys: the console opens only in a brows
 def run_console(*, url: str | None, in_browser: bool, as_json: bool) -> None:
     """Print the console's address. Raise ClusterError where no gateway serves one."""
     address = f"{base_of(url) if url is not None else _of_fleet()}/console"
-    _check(address)
+    hint = "check the address after --url" if url is not None else "longboat status shows the gateways"
+    _check(address, hint)
+    session = _session(address)
+    if not session:
+        raise ClusterError(f"{address} is not the console of a Longboat gateway", hint=hint)
     print(json.dumps({"url": address}) if as_json else address)
     if not as_json:
-        print(_how(_session(address)))
+        print(_how(session))
     if in_browser:
         import webbrowser
 
@@ -79,12 +83,12 @@ def _session(address: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _check(address: str) -> None:
+def _check(address: str, hint: str) -> None:
     try:
         with gateway_client([address], _TIMEOUT_S) as client:
             status = client.get(address).status_code
     except httpx.HTTPError as error:
-        raise ClusterError(f"{address} does not reply: {error}", hint="longboat status shows the gateways") from None
+        raise ClusterError(f"{address} does not reply: {error}", hint=hint) from None
     if status != httpx.codes.OK:
         hint = "check the address after --url; gateways of older versions have no console"
         raise ClusterError(f"{address} replied {status}", hint=hint)

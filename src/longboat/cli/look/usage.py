@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from longboat.cli.look.daily_limits import limit_table, usage_query
@@ -27,6 +28,8 @@ COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
 OUTSIDE = ("sent", "cost_nanos")
 """Counts that not every model has: requests that external addresses got, and what all requests cost in billionths."""
 KEYS = ("day", "tenant", "model")
+_FREE = "-"
+"""Stands for the currency of what cost nothing."""
 Reply = dict[str, Any]
 
 
@@ -52,7 +55,7 @@ def run_usage(*, num_days: int, form: str = "table", url: str | None = None) -> 
     """
     today = datetime.datetime.now(datetime.UTC).date()
     first = today - datetime.timedelta(days=num_days - 1)
-    counts = _of_gateway(url, num_days, first) if url else _of_fleet(num_days, first, today)
+    counts = _of_fleet(num_days, first, today) if url is None else _of_gateway(url, num_days, first)
     rows, limits, silent = counts.rows, counts.limits, counts.silent
     days = [(first + datetime.timedelta(days=at)).isoformat() for at in range(num_days)]
     match form:
@@ -81,9 +84,8 @@ def _of_fleet(num_days: int, first: datetime.date, today: datetime.date) -> _Cou
             return replies
 
         entries, limits = _all_pages(ask)
-    rows = added_up(entries, first.isoformat())
-    if any("cost_nanos" in row for row in rows):
-        rows = priced(rows, _currencies(report))
+    currencies = _currencies(report) if any(map(_lacks_currency, entries)) else {}
+    rows = added_up(entries, first.isoformat(), currencies)
     return _Counts(rows=rows, limits=with_rests(limits[0] if limits else (), rows, today.isoformat()), silent=silent)
 
 
@@ -102,7 +104,7 @@ def _of_gateway(url: str, num_days: int, first: datetime.date) -> _Counts:
             return replies
 
         entries, limits = _all_pages(ask)
-    rows = priced(added_up(entries, first.isoformat()), currencies)
+    rows = added_up(entries, first.isoformat(), currencies)
     return _Counts(rows=rows, limits=[limit for some in limits for limit in some], silent={})
 
 
@@ -134,28 +136,48 @@ def _print(rows: list[dict[str, Any]], limits: list[dict[str, Any]], first_day: 
         make_console().print(limit_table(limits), highlight=False)
 
 
-def added_up(entries: Iterable[Mapping[str, Any]], first_day: str) -> list[dict[str, Any]]:
-    """Return one entry for each day, tenant and model, from ``first_day`` (ISO date) on, the newest day first."""
-    sums: dict[tuple[str, ...], dict[str, int]] = {}
+def added_up(
+    entries: Iterable[Mapping[str, Any]], first_day: str, currencies: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """Return one row for each day, tenant and model, from ``first_day`` (ISO date) on, the newest day first.
+
+    A row that cost money has ``cost`` and ``currency``. Where a price changed its currency during a day, each currency
+    has a row. currencies: of the models now, for entries of gateways that did not write one down
+    """
+    sums: dict[tuple[str, ...], dict[str, dict[str, int]]] = {}
     for entry in entries:
         if str(entry["day"]) >= first_day:
-            counts = sums.setdefault(tuple(str(entry[key]) for key in KEYS), dict.fromkeys(COUNTS, 0))
-            for name in (*COUNTS, *OUTSIDE):
-                if value := int(entry.get(name) or 0):
-                    counts[name] = counts.get(name, 0) + value
+            unit = (
+                str(entry.get("currency") or currencies.get(entry["model"], "")) if entry.get("cost_nanos") else _FREE
+            )
+            by_unit = sums.setdefault(tuple(str(entry[key]) for key in KEYS), {})
+            counts = by_unit.setdefault(unit, dict.fromkeys(COUNTS, 0))
+            _add(counts, entry)
     by_name = sorted(sums.items(), key=lambda item: item[0][1:])
     newest_first = sorted(by_name, key=lambda item: item[0][0], reverse=True)
-    return [{**dict(zip(KEYS, key, strict=True)), **counts} for key, counts in newest_first]
+    return [row for key, by_unit in newest_first for row in _rows(dict(zip(KEYS, key, strict=True)), by_unit)]
 
 
-def priced(rows: list[dict[str, Any]], currencies: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the rows with ``cost`` and ``currency`` where a model cost money. currencies: of the models now"""
-    return [
-        {**row, "cost": row["cost_nanos"] / NANOS, "currency": currencies.get(row["model"], "")}
-        if row.get("cost_nanos")
-        else row
-        for row in rows
-    ]
+def _add(counts: dict[str, int], more: Mapping[str, Any]) -> None:
+    for name in (*COUNTS, *OUTSIDE):
+        if value := int(more.get(name) or 0):
+            counts[name] = counts.get(name, 0) + value
+
+
+def _rows(key: Mapping[str, str], by_unit: dict[str, dict[str, int]]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each currency; what cost nothing is part of the first."""
+    free = by_unit.pop(_FREE, None)
+    if not by_unit:
+        yield {**key, **(free or {})}
+    for unit, counts in sorted(by_unit.items()):
+        if free is not None:
+            _add(counts, free)
+            free = None
+        yield {**key, **counts, "cost": counts["cost_nanos"] / NANOS, "currency": unit}
+
+
+def _lacks_currency(entry: Mapping[str, Any]) -> bool:
+    return bool(entry.get("cost_nanos")) and not entry.get("currency")
 
 
 def _currencies(report: FleetReport) -> dict[str, str]:

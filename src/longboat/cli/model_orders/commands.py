@@ -51,6 +51,8 @@ def run_stop(model: str, *, as_json: bool) -> None:
 
 def _order(given: Mapping[str, object]) -> StartOrder:
     fields = {name: value for name, value in given.items() if value not in ("", None)}
+    if "source" not in fields:
+        raise UserInputError("the model's source is empty", hint="write builtin:tiny, /a/folder or hf:org/name")
     if isinstance(price := fields.get("price"), str):
         fields["price"] = _price(price)
     by = f"{user_name()}@{socket.gethostname()}"

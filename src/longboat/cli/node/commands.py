@@ -59,24 +59,13 @@ def start(
     from longboat.cluster.host.ray_node import NodeRequest, start_node
     from longboat.cluster.host.resume import keep_or_start, resume_node
     from longboat.cluster.ray.session import require_ray
-    from longboat.core.errors import UserInputError
 
     given = (join, head, local, address, port, label, num_cpus, num_gpus, token_file, storage)
     if all(value in (None, "", False) for value in given):
         require_ray()
         _up(resume_node(on_progress=_progress()), block=block)
         return
-    chosen = [name for name, value in (("--head", head), ("--local", local), ("--join", join)) if value]
-    if len(chosen) != 1:
-        told = f"{' and '.join(chosen)} together" if chosen else "neither a new cluster nor one to join is chosen"
-        raise UserInputError(told, hint="give one of --head, --local and --join ADDRESS")
-    if join and port is not None:
-        raise UserInputError(
-            "--port belongs to a head; the port of --join is part of its address",
-            hint=f"write --join {join.partition(':')[0]}:{port}",
-        )
-    if local and address:
-        raise UserInputError("--local always has the address 127.0.0.1", hint="leave out --local or --address")
+    _check_role(head=head, join=join, local=local, address=address, port=port)
     request = NodeRequest(
         join=join,
         is_local=local,
@@ -91,6 +80,23 @@ def start(
     require_ray()
     bring_up = keep_or_start if block and "NOTIFY_SOCKET" in os.environ else start_node
     _up(bring_up(request, on_progress=_progress()), block=block)
+
+
+def _check_role(*, head: bool, join: str, local: bool, address: str, port: int | None) -> None:
+    """Raise UserInputError where options of several roles are given, or of none."""
+    from longboat.core.errors import UserInputError
+
+    chosen = [name for name, value in (("--head", head), ("--local", local), ("--join", join)) if value]
+    if len(chosen) != 1:
+        told = f"{' and '.join(chosen)} together" if chosen else "neither a new cluster nor one to join is chosen"
+        raise UserInputError(told, hint="give one of --head, --local and --join ADDRESS")
+    if join and port is not None:
+        raise UserInputError(
+            "--port belongs to a head; the port of --join is part of its address",
+            hint=f"write --join {join.partition(':')[0]}:{port}",
+        )
+    if local and address:
+        raise UserInputError("--local always has the address 127.0.0.1", hint="leave out --local or --address")
 
 
 @node_app.command()

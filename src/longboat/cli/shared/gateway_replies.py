@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ("Asked", "asked_gateways", "base_of")
 
 _TIMEOUT_S = 10.0
+_UNKNOWN = ("model_not_found", "request_not_found", "tenant_not_found")
+"""Codes of replies 404 that a gateway gives."""
 _KEY_HINT = "put an admin key (gateway.admin in the fleet file) into the environment variable LONGBOAT_API_KEY"
 Reply = dict[str, Any]
 
@@ -66,48 +68,68 @@ class _Addressed:
         self._base = base
 
     def ask(self, query: NodeQuery) -> list[Reply]:
-        path, values = _place_of(query)
+        path, values, part = _place_of(query)
         try:
             response = self._client.get(f"{self._base}/admin/v1/{path}", params=values)
         except httpx.HTTPError as error:
             what = f"the gateway at {self._base} does not reply: {error}"
             raise ClusterError(what, hint="check the address after --url") from None
-        if response.status_code == httpx.codes.NOT_FOUND:
+        if response.status_code == httpx.codes.NOT_FOUND and _error_of(response).get("code") in _UNKNOWN:
             return []
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise UserInputError(f"the gateway refuses: {_message(response)}", hint=_KEY_HINT)
-        if response.status_code != httpx.codes.OK:
+        reply = _object_of(response)
+        if response.status_code == httpx.codes.NOT_FOUND or (response.is_success and part not in reply):
+            what = f"{self._base} is not the address of a Longboat gateway: it knows no /admin/v1/{path}"
+            raise ClusterError(what, hint="check the address after --url")
+        if not response.is_success:
             raise ClusterError(f"the gateway replied {response.status_code}: {_message(response)}", hint="try again")
-        reply: Reply = response.json()
         return [{"request": reply} if isinstance(query, TimelineQuery) else reply]
 
 
-def _place_of(query: NodeQuery) -> tuple[str, dict[str, str]]:
-    """Return the path of the admin API and its parameters for a question."""
+def _place_of(query: NodeQuery) -> tuple[str, dict[str, str], str]:
+    """Return the path of the admin API and its parameters for a question, and a part that each reply has."""
     if isinstance(query, TimelineQuery):
         # Clients choose ids. As a whole segment, "." and ".." would be steps in the path.
-        return f"requests/{quote(query.request_id, safe='').replace('.', '%2E')}", {}
+        return f"requests/{quote(query.request_id, safe='').replace('.', '%2E')}", {}, "received"
     if isinstance(query, RoutesQuery):
-        return "routes", {"model": query.model}
+        return "routes", {"model": query.model}, "models"
     if isinstance(query, TraceQuery):
-        return "trace", {"reader": query.reader}
+        return "trace", {"reader": query.reader}, "rows"
     if isinstance(query, RecentQuery):
-        return "requests", {"limit": str(query.limit)} | ({"tenant": query.tenant} if query.tenant else {})
+        values = {"limit": str(query.limit)} | ({"tenant": query.tenant} if query.tenant else {})
+        return "requests", values, "requests"
     if isinstance(query, UsageQuery):
-        return "usage", {"days": str(query.days)} | ({"until": query.until} if query.until else {})
+        return "usage", {"days": str(query.days)} | ({"until": query.until} if query.until else {}), "days"
     raise TypeError(f"{type(query).__name__} has no path in the admin API")
 
 
 def base_of(url: str) -> str:
     """Return a gateway's address without what clients append. Raise UserInputError where it is none."""
     base = url.rstrip("/").removesuffix("/v1")
-    if not base.startswith(("http://", "https://")):
+    try:
+        parts = urlsplit(base)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port, or of an address in brackets
+        is_one = False
+    if not is_one or any(map(str.isspace, base)):
         raise UserInputError(f"--url {url!r} is not an address", hint="write it like http://127.0.0.1:8000")
     return base
 
 
 def _message(response: httpx.Response) -> str:
+    return str(_error_of(response).get("message") or response.text[:300])
+
+
+def _error_of(response: httpx.Response) -> Reply:
+    error = _object_of(response).get("error")
+    return error if isinstance(error, dict) else {}
+
+
+def _object_of(response: httpx.Response) -> Reply:
+    """Return the response's JSON object; an empty one where it has none."""
     try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:300]
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

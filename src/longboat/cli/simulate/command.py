@@ -65,6 +65,11 @@ def simulate(
 
         run_record(record, url=url, seconds=seconds)
         return
+    for option, value in (("--url", url), ("--seconds", seconds)):
+        if value is not None:
+            from longboat.core.errors import UserInputError
+
+            raise UserInputError(f"{option} belongs to --record", hint=f"leave out {option}, or add --record FILE")
     from longboat.cli.simulate.run_simulate import run_simulate
     from longboat.cli.simulate.simulate_options import SimulateRequest
 

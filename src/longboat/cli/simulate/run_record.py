@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from longboat.cli.shared.gateway_replies import Asked, asked_gateways
-from longboat.core.errors import ClusterError, UserInputError, unwritable
+from longboat.core.errors import ClusterError, LongboatError, UserInputError, unwritable
 from longboat.disk_sync import write_whole
 from longboat.gateway.admin.routing_queries import TraceQuery
 
@@ -26,7 +26,11 @@ def run_record(path: Path, *, url: str | None, seconds: float | None) -> None:
     """
     with asked_gateways(url) as gateways, _created(path) as file:
         recording = _Recording(gateways, file)
-        recording.take()  # what was before is not recorded
+        try:
+            recording.take()  # what was before is not recorded
+        except LongboatError:
+            path.unlink()  # it would stop the next try
+            raise
         print(f"recording into {path}; Ctrl-C ends it", file=sys.stderr, flush=True)
         try:
             recording.run(None if seconds is None else time.monotonic() + seconds)

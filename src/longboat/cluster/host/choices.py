@@ -105,6 +105,22 @@ class PortClaims:
             claim.close()
 
 
+def _storage(given: str) -> Path | None:
+    """Return the folder that was given; None where none was. The node starts again from any working directory.
+
+    Raises UserInputError where it cannot be a folder: Ray would try for a minute, and not say why.
+    """
+    if not given:
+        return None
+    folder = Path(given).expanduser().absolute()
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    if not above.is_dir():
+        raise UserInputError(
+            f"--storage {given}: {above} is not a folder", hint="name a folder on a disk of this machine"
+        )
+    return folder
+
+
 def decide(request: NodeRequest, run: Path, claims: PortClaims) -> RayOptions:
     """Decide everything about the node; nothing is started, but a head's token may be made."""
     role, address, gcs_address = _addresses(request, claims)
@@ -112,7 +128,7 @@ def decide(request: NodeRequest, run: Path, claims: PortClaims) -> RayOptions:
         _refuse_few_tasks(tasks_limit())
     token = token_path(request.token_file) if request.token_file or not request.is_local else run / "token"
     _ensure_token(token, may_make=role == "head")
-    storage = (Path(request.storage) if request.storage else node_folder(run) / "gcs") / gcs_address.replace(":", "_")
+    storage = (_storage(request.storage) or node_folder(run) / "gcs") / gcs_address.replace(":", "_")
     purposes = ("metrics", "dashboard_agent", *(("dashboard",) if role == "head" else ()))
     return RayOptions(
         role="head" if role == "head" else "worker",

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,31 @@ def _is_on_loopback(address: str) -> bool:
     return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
 
 
+def _joined(env: Mapping[str, str]) -> str:
+    """Connect this process to Ray; return the address of the cluster's store.
+
+    Raises ClusterError when there is no cluster at the address.
+    """
+    if _require_listener(env["RAY_ADDRESS"]):
+        env = {**env, **token_mode(env, user_home(), gcs_refuses)}
+    os.environ.update({**env, **CONNECT_ENV})
+    import ray
+
+    try:
+        with sigterm_kept():
+            context = ray.init(
+                address=env["RAY_ADDRESS"],
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=True,
+            )
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        why = (str(error.__cause__ or "") or str(error)).splitlines()[0]  # Ray's own words leave the cause out
+        raise ClusterError(f"no cluster answers at {env['RAY_ADDRESS']}: {why}", hint=NO_CLUSTER_HINT) from error
+    return str(context.address_info["gcs_address"])
+
+
 class Session(FleetView):
     """A connection through Ray, which can run work on nodes."""
 
@@ -129,26 +154,10 @@ class Session(FleetView):
         Raises ClusterError when there is no cluster at that address, or no Ray here.
         """
         require_ray()
-        if _require_listener(env["RAY_ADDRESS"]):
-            env = {**env, **token_mode(env, user_home(), gcs_refuses)}
-        os.environ.update({**env, **CONNECT_ENV})
+        gcs = _joined(env)
         import ray
 
-        try:
-            with sigterm_kept():
-                context = ray.init(
-                    address=env["RAY_ADDRESS"],
-                    namespace=NAMESPACE,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    configure_logging=True,
-                )
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            why = (str(error.__cause__ or "") or str(error)).splitlines()[0]  # Ray's own words leave the cause out
-            raise ClusterError(f"no cluster answers at {env['RAY_ADDRESS']}: {why}", hint=NO_CLUSTER_HINT) from error
-        self._ray = ray
-
-        gcs = str(context.address_info["gcs_address"])
+        self._ray, self._env = ray, env
         try:
             dashboard = listening_dashboard(written_by_dashboard, gcs=gcs)
         except ray.exceptions.RayError as error:
@@ -158,10 +167,23 @@ class Session(FleetView):
         self._controller: Any = None
 
     def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Disconnect from Ray. Serve can still be asked; ``rejoin`` connects again.
+
+        A process that is connected when the cluster ends gets Ray's log of that on stderr, and is ended after a minute.
+        """
+        self._controller = None
         try:
             asked_within(self._ray.shutdown, END_S)
         except HeadAwayError:  # it may hold the locks of whatever else is asked; the process's end is enough
             return
+
+    def rejoin(self) -> None:
+        """Connect to Ray again after ``leave``. Raises ClusterError where the cluster is gone."""
+        if not self._ray.is_initialized():
+            _joined(self._env)
 
     def nodes(self) -> tuple[Node, ...]:
         """Return all nodes that are alive."""
@@ -227,7 +249,10 @@ class Session(FleetView):
 
     def end_daemons(self) -> tuple[str, ...]:
         """End gateways, zygotes and daemons without a controller; returns the nodes that did not confirm it."""
-        daemons = {node.node_id: daemon for node in self.nodes() if (daemon := self._daemon(node.node_id)) is not None}
+        daemons = {}
+        for node in self.nodes():
+            with suppress(ValueError):  # it has none
+                daemons[node.node_id] = self._named_daemon(node.node_id)
         asked = {node_id: daemon.shutdown.remote() for node_id, daemon in daemons.items()}
         deadline_s = time.monotonic() + CALL_TIMEOUT_S
         silent = []
@@ -238,12 +263,6 @@ class Session(FleetView):
                 silent.append(node_id)
             self._ray.kill(daemons[node_id])
         return tuple(silent)
-
-    def _daemon(self, node_id: str) -> Any:
-        try:
-            return self._named_daemon(node_id)
-        except ValueError:
-            return None
 
     def _named_daemon(self, node_id: str) -> Any:
         return asked_within(partial(self._ray.get_actor, daemon_name(node_id), namespace=NAMESPACE))

@@ -72,12 +72,12 @@ def parse_engine(text: str) -> tuple[str, str]:
 
     Raises UserInputError for an engine that is not installed this way, or a malformed version.
     """
-    kind, _, version = text.partition("@")
+    kind, at, version = text.partition("@")
     known = installable()
     if kind not in known:
         raise UserInputError(f"engine {kind!r} cannot be installed", hint=f"known engines: {', '.join(known)}")
     tested = engine_lock.recipe_of(kind).version
-    version = version or tested
+    version = version if at else tested
     if not re.fullmatch(r"[0-9][A-Za-z0-9.+!_-]*", version):
         raise UserInputError(f"{version!r} is not a version", hint=f"for example {kind}@{tested}")
     return kind, version

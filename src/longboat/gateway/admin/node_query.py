@@ -31,7 +31,7 @@ __all__ = (
 
 USAGE_DAYS = 31
 DAY_PATTERN = r"^([0-9]{4}-[0-9]{2}-[0-9]{2})?$"
-_USAGE_KEYS = ("day", "tenant", "model")
+_USAGE_KEYS = ("day", "tenant", "model", "currency")
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=999_999)]
 
@@ -121,7 +121,7 @@ class UsageQuery(Query, frozen=True, tag="usage"):
         older = max((reply.get("older") or "" for reply in replies), default="")  # of which not all replies have rows
         rows: dict[tuple[str, ...], Reply] = {}
         for row in (row for reply in replies for row in reply["days"] if row["day"] > older):
-            key = row["day"], row["tenant"], row["model"]
+            key = tuple(row[name] for name in _USAGE_KEYS)
             other = rows.setdefault(key, row)
             if other is not row and not (shared and other == row):
                 rows[key] = _joined_row(other, row, shared=shared)

@@ -299,9 +299,9 @@ class Accounting:
         if price is not None and record.outcome not in FAILED:
             cost_nanos = price.nanos(prompt or 0, completion or 0)
             self.metrics.charged(record.tenant, price.currency, cost_nanos)
-        responses.append(
-            (record.tenant, call.pool, call.reserved_unix_s, prompt or 0, completion or 0, cached or 0, cost_nanos)
-        )
+        prompt, completion, cached = prompt or 0, completion or 0, cached or 0
+        currency, unix_s = self.wallets.currencies.get(call.pool, ""), call.reserved_unix_s
+        responses.append((record.tenant, call.pool, unix_s, prompt, completion, cached, cost_nanos, currency))
         return cost_nanos
 
 

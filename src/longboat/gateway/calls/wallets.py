@@ -23,11 +23,12 @@ MONEY: Final = "money_per_day"
 class Wallets:
     """The money of one policy's tenants, and what models cost them."""
 
-    __slots__ = ("_by_tenant", "_prices", "currency", "own")
+    __slots__ = ("_by_tenant", "_prices", "currencies", "currency", "own")
 
     def __init__(self, policy: Policy) -> None:
         self.own = policy.prices  # of the fleet's own models
         self._prices = policy.all_prices
+        self.currencies = {name: price.currency for name, price in self._prices.items()}
         self._by_tenant = {tenant.name: found for tenant in policy.tenants if (found := wallet_of(tenant)) is not None}
         self.currency = policy.currency
 

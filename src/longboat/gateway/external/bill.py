@@ -111,6 +111,7 @@ class Bill:
                 completion_tokens=0,
                 sent=self.num_sent,
                 cost_nanos=used.nanos,
+                currency="" if self.outside.model.price is None else self.outside.model.price.currency,
             )
 
     def give_back(self) -> None:

@@ -12,32 +12,37 @@ from typing import Any
 
 __all__ = ("Counts", "Key", "UsageFile")
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _BUSY_S = 5.0
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS usage (
-    day TEXT NOT NULL, tenant TEXT NOT NULL, model TEXT NOT NULL,
+CREATE TABLE usage (
+    day TEXT NOT NULL, tenant TEXT NOT NULL, model TEXT NOT NULL, currency TEXT NOT NULL,
     requests INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
-    sent INTEGER NOT NULL DEFAULT 0, cost_nanos INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (day, tenant, model)
+    sent INTEGER NOT NULL, cost_nanos INTEGER NOT NULL,
+    PRIMARY KEY (day, tenant, model, currency)
 ) WITHOUT ROWID
 """
 _ADD = """
-INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, model) DO UPDATE SET
+INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, model, currency) DO UPDATE SET
     requests = requests + excluded.requests, prompt_tokens = prompt_tokens + excluded.prompt_tokens,
     completion_tokens = completion_tokens + excluded.completion_tokens,
     cached_tokens = cached_tokens + excluded.cached_tokens,
     sent = sent + excluded.sent, cost_nanos = cost_nanos + excluded.cost_nanos
 """
-_ADDED_LATER = ("sent", "cost_nanos")
-"""Columns that files of version 1 do not have."""
+_COLUMNS: Mapping[str, str] = {
+    **dict.fromkeys(("day", "tenant", "model"), ""),
+    "currency": "''",
+    **dict.fromkeys(("requests", "prompt_tokens", "completion_tokens", "cached_tokens"), ""),
+    **dict.fromkeys(("sent", "cost_nanos"), "0"),
+}
+"""Column → what older files, which lack it, have in its place: 1 and 2 lack the currency, 1 also the last two."""
 _RANGE = "FROM usage WHERE day >= ?1 AND day <= ?2 AND (?3 IS NULL OR tenant = ?3)"
-_ROWS = f"SELECT * {_RANGE} ORDER BY day, tenant, model"
-_DAY_OF_ROW = f"SELECT day {_RANGE} ORDER BY day DESC, tenant DESC, model DESC LIMIT 1 OFFSET ?4"
+_ROWS = f"SELECT * {_RANGE} ORDER BY day, tenant, model, currency"
+_DAY_OF_ROW = f"SELECT day {_RANGE} ORDER BY day DESC, tenant DESC, model DESC, currency DESC LIMIT 1 OFFSET ?4"
 
-Key = tuple[str, str, str]  # day, tenant, model
+Key = tuple[str, str, str, str]  # day, tenant, model, currency of its price
 Counts = list[int]  # requests, prompt, completion, cached tokens; sent outside, cost in billionths
 
 
@@ -77,7 +82,7 @@ class UsageFile:
             raise
 
     def rows(self, first_day: str, last_day: str, tenant: str | None, most: int) -> list[tuple[Any, ...]]:
-        """Read the rows of the newest days, by day, tenant and model: those of whole days, and more than ``most``.
+        """Read the rows of the newest days, in their order: those of whole days, and more than ``most``.
 
         Fewer are all that there are. tenant: None: of all
         """
@@ -130,15 +135,39 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(file: sqlite3.Connection) -> None:
-    """Make the table in a new file. Raise sqlite3.Error where another program or a newer version made the file."""
-    version = file.execute("PRAGMA user_version").fetchone()[0]
+    """Make the table in a new file, or turn an older one's into it, all or nothing. Other processes wait.
+
+    Raise sqlite3.Error where another program or a newer version made the file.
+    """
+    if _version(file) == SCHEMA_VERSION:
+        return
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        _renew(file)
+        file.execute("COMMIT")
+    except sqlite3.Error:
+        with suppress(sqlite3.Error):
+            file.execute("ROLLBACK")
+        raise
+
+
+def _renew(file: sqlite3.Connection) -> None:
+    version = _version(file)  # another process may have made the table meanwhile
     tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if version > SCHEMA_VERSION or (version == 0 and tables not in ([], ["usage"])):
         raise sqlite3.DatabaseError("it was made by another program, or by a newer version")
-    if version < SCHEMA_VERSION:
-        file.execute(_SCHEMA)
-        present = {row[1] for row in file.execute("PRAGMA table_info(usage)")}
-        for column in _ADDED_LATER:
-            if column not in present:
-                file.execute(f"ALTER TABLE usage ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
-        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    if version == SCHEMA_VERSION:
+        return
+    if "usage" in tables:
+        file.execute("ALTER TABLE usage RENAME TO older_usage")
+    file.execute(_SCHEMA)
+    if "usage" in tables:
+        present = {row[1] for row in file.execute("PRAGMA table_info(older_usage)")}
+        values = ", ".join(name if name in present else instead for name, instead in _COLUMNS.items())
+        file.execute(f"INSERT INTO usage SELECT {values} FROM older_usage")  # noqa: S608 - names of this module
+        file.execute("DROP TABLE older_usage")
+    file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _version(file: sqlite3.Connection) -> int:
+    return int(file.execute("PRAGMA user_version").fetchone()[0])

@@ -22,25 +22,27 @@ log = logger("gateway")
 FLUSH_S = 1.0
 MAX_ROWS = 20_000
 """Rows of one report, where each of its days has fewer."""
-Response = tuple[str, str, float, int, int, int, int]
-"""Tenant, model, Unix seconds of the start, tokens of prompt, completion and cache, cost in billionths."""
+Response = tuple[str, str, float, int, int, int, int, str]
+"""Tenant, model, Unix seconds of the start, tokens of prompt, completion and cache, cost in billionths, currency."""
 _DAY_S = 86_400
 _LAST = "9999-12-31"
 
 
 class UsageRow(NamedTuple):
-    """What one tenant used of one model on one day."""
+    """What one tenant used of one model on one day, while the model's price had one currency."""
 
     # such as ``2026-11-21`` (UTC)
     day: str
     tenant: str
     model: str
+    # of the model's price then; empty where it had none, and where an earlier version wrote the row
+    currency: str
     requests: int
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     sent: int = 0  # requests that an external address got
-    cost_nanos: int = 0  # what the requests cost, in billionths of the currency of the model's price
+    cost_nanos: int = 0  # what the requests cost, in billionths of the currency
 
 
 class UsagePage(NamedTuple):
@@ -97,14 +99,16 @@ class UsageStore:
         requests: int = 1,
         sent: int = 0,
         cost_nanos: int = 0,
+        currency: str = "",
     ) -> None:
-        """Count one response. now_s: Unix seconds of its start, whose day it counts for; sent, cost_nanos: ``UsageRow``
+        """Count one response. now_s: Unix seconds of its start, whose day it counts for
 
+        sent, cost_nanos, currency: as in ``UsageRow``
         What an external model costs is counted apart from the response, with ``requests=0``; what a model of the fleet
         costs is counted with it.
         """
         with self._added_lock:
-            counts = self._counts_of(tenant, model, now_s)
+            counts = self._counts_of(tenant, model, currency, now_s)
             counts[0] += requests
             counts[1] += prompt_tokens
             counts[2] += completion_tokens
@@ -115,8 +119,17 @@ class UsageStore:
     def add_responses(self, responses: list[Response]) -> None:
         """Count responses of the fleet's own models, as ``add`` does with one, under one lock for all of them."""
         with self._added_lock:
-            for tenant, model, now_s, prompt_tokens, completion_tokens, cached_tokens, cost_nanos in responses:
-                counts = self._counts_of(tenant, model, now_s)
+            for (
+                tenant,
+                model,
+                now_s,
+                prompt_tokens,
+                completion_tokens,
+                cached_tokens,
+                cost_nanos,
+                currency,
+            ) in responses:
+                counts = self._counts_of(tenant, model, currency, now_s)
                 counts[0] = counts[0] + 1  # compiled code adds so without a call, unlike with +=
                 counts[1] = counts[1] + prompt_tokens
                 counts[2] = counts[2] + completion_tokens
@@ -125,10 +138,10 @@ class UsageStore:
                 if cost_nanos:
                     counts[5] += cost_nanos
 
-    def _counts_of(self, tenant: str, model: str, now_s: float) -> Counts:
+    def _counts_of(self, tenant: str, model: str, currency: str, now_s: float) -> Counts:
         if not self._day_starts_s <= now_s < self._day_ends_s:
             self._set_day(now_s)
-        key = (self._day, tenant, model)
+        key = (self._day, tenant, model, currency)
         counts = self._added.get(key)
         if counts is None:
             counts = self._added[key] = [0, 0, 0, 0, 0, 0]
@@ -172,7 +185,7 @@ class UsageStore:
         return totals
 
     def report(self, days: int, now_s: float, tenant: str | None = None) -> list[UsageRow]:
-        """Return all rows of the last ``days`` UTC days, today included, by day, tenant and model.
+        """Return all rows of the last ``days`` UTC days, today included, by day, tenant, model and currency.
 
         tenant: None: of all. Many rows take long: call it in a thread.
 
@@ -251,7 +264,7 @@ def _with_added(written: list[tuple[Any, ...]], added: dict[Key, Counts]) -> lis
     if not added:
         return written
     first = min(added)[0]
-    _merge(added, ((row[:3], list(row[3:])) for row in written if row[0] >= first))
+    _merge(added, ((row[:4], list(row[4:])) for row in written if row[0] >= first))
     return [*(row for row in written if row[0] < first), *((*key, *counts) for key, counts in sorted(added.items()))]
 
 

@@ -11,12 +11,13 @@ const SUMMED = ["requests", "prompt_tokens", "completion_tokens", "cached_tokens
 export function show(main, { query }) {
   let days = [];
   let currencies = {};
-  const currency = () => [...new Set(Object.values(currencies))].join(", ");
+  const unit = (row) => row.currency || currencies[row.model] || "";
+  const currency = () => [...new Set(days.filter((row) => row.cost_nanos).map(unit))].sort().join(", ");
   const by = select("By", ["tenant", "model", "tenant and model", "day"], query.get("by") ?? "tenant", changed);
   const output = barPlot("Output tokens by day (UTC)", short);
   const prompt = barPlot("Prompt tokens by day (UTC)", short);
   const cost = barPlot("Cost by day (UTC)", (value) => money(value, currency()));
-  const save = h("button", { text: "Save as CSV", onclick: () => saveCsv(days, currencies) });
+  const save = h("button", { text: "Save as CSV", onclick: () => saveCsv(days, unit) });
   const picture = h("button", { text: "Save as SVG", onclick: () => saveFile("longboat-usage.svg", "image/svg+xml", output.file()) });
   const bill = h("button", { class: "hidden", text: "Save cost as SVG", onclick: () => saveFile("longboat-cost.svg", "image/svg+xml", cost.file()) });
   const list = table([
@@ -26,7 +27,7 @@ export function show(main, { query }) {
     { title: "From cache", num: true, cell: (row) => (row.prompt_tokens ? percent(row.cached_tokens / row.prompt_tokens) : "–") },
     { title: "Output tokens", num: true, cell: (row) => count(row.completion_tokens) },
     { title: "Sent outside", num: true, cell: (row) => (row.sent ? count(row.sent) : "") },
-    { title: "Cost", num: true, cell: (row) => (row.cost_nanos ? money(row.cost_nanos / 1e9, currency()) : "") },
+    { title: "Cost", num: true, cell: (row) => Object.entries(row.costs).map(([unit, nanos]) => money(nanos / 1e9, unit)).join(" + ") },
   ], (row) => row.name, { empty: "Nothing was used in the last 31 days." });
   const amount = (name) => (row) => (row.kind === "money_per_day" ? money(row[name], row.currency) : count(row[name]));
   const limits = table([
@@ -47,9 +48,9 @@ export function show(main, { query }) {
 
   function render() {
     const names = { tenant: (row) => row.tenant, model: (row) => row.model, "tenant and model": (row) => `${row.tenant} · ${row.model}`, day: (row) => row.day };
-    const rows = summed(days, names[by.value]);
+    const rows = summed(days, names[by.value], unit);
     list.update(by.value === "day" ? rows.sort((one, two) => two.name.localeCompare(one.name)) : rows.sort((one, two) => two.completion_tokens - one.completion_tokens));
-    const each = summed(days, names.day);
+    const each = summed(days, names.day, unit);
     const last = Array.from({ length: 31 }, (_, index) => new Date(Date.now() - (30 - index) * 86400e3).toISOString().slice(0, 10));
     const values = (column) => last.map((name) => ({ name, value: each.find((row) => row.name === name)?.[column] ?? 0 }));
     output.update(values("completion_tokens"));
@@ -68,20 +69,21 @@ export function show(main, { query }) {
   });
 }
 
-function summed(days, nameOf) {
+function summed(days, nameOf, unit) {
   const found = new Map();
   for (const row of days) {
     const name = nameOf(row);
-    const total = found.get(name) ?? { name, ...Object.fromEntries(SUMMED.map((column) => [column, 0])) };
+    const total = found.get(name) ?? { name, costs: {}, ...Object.fromEntries(SUMMED.map((column) => [column, 0])) };
     for (const column of SUMMED) total[column] += row[column] ?? 0;
+    if (row.cost_nanos) total.costs[unit(row)] = (total.costs[unit(row)] ?? 0) + row.cost_nanos;
     found.set(name, total);
   }
   return [...found.values()];
 }
 
-function saveCsv(rows, currencies) {
+function saveCsv(rows, unit) {
   const columns = ["day", "tenant", "model", ...SUMMED, "cost", "currency"];
-  const days = rows.map((row) => (row.cost_nanos ? { ...row, cost: row.cost_nanos / 1e9, currency: currencies[row.model] } : row));
+  const days = rows.map((row) => (row.cost_nanos ? { ...row, cost: row.cost_nanos / 1e9, currency: unit(row) } : { ...row, currency: "" }));
   const quoted = (value) => `"${String(value).replaceAll('"', '""').replace(/^[=+@\t\r-]/, "'$&")}"`;
   const lines = [columns.join(","), ...days.map((row) => columns.map((name) => (typeof row[name] === "number" ? row[name] : quoted(row[name] ?? ""))).join(","))];
   saveFile("longboat-usage.csv", "text/csv", `${lines.join("\n")}\n`);
