@@ -165,13 +165,13 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
 
     def sweep(self, now_s: float, sweeps_allowed: float) -> None:
         """Give the engine up where it is silent, slow, or both for longer than it may be."""
-        if self.connection is None:
+        connection, answer = self.connection, self.answer
+        if connection is None:
             return
         self._tell_routing()
         if self.session.watch is not None:
             self._watch_engine(now_s)
-        connection, answer = self.connection, self.answer
-        if connection is None or answer.client.write_paused:
+        if self.connection is not connection or answer.client.write_paused:  # the engine may have been left
             return
         connection.path.quiet += 1
         if connection.path.quiet > sweeps_allowed:
