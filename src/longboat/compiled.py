@@ -16,8 +16,23 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-__all__ = ("FOLDER", "IS_COMPILED", "LIBRARY", "MANIFEST", "digest_of")
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr
+else:
+
+    def mypyc_attr(**traits: Any) -> Any:
+        """Return a decorator of classes that tells mypyc something and changes nothing by itself.
+
+        acyclic: instances are in no cycle of references, and do without the collector of cycles
+        free_list_len: 1 keeps the memory of the last instance that was freed for the next one
+        allow_interpreted_subclasses: tests may derive classes that are not compiled
+        """
+        return lambda cls: cls
+
+
+__all__ = ("FOLDER", "IS_COMPILED", "LIBRARY", "MANIFEST", "digest_of", "mypyc_attr")
 
 FOLDER = Path(__file__).resolve().parent / "_compiled"
 MANIFEST = "built.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -49,6 +49,7 @@ from longboat.gateway.exchange.life import (
     Send,
     Sleep,
     Terms,
+    View,
     begin,
 )  # fmt: skip
 from longboat.gateway.exchange.lifecycle import step
@@ -80,16 +81,23 @@ class Engine:
         return adapter in self.adapters
 
 
-@dataclass
-class Fleet:
+class Fleet(View):
     """What the rules see. Equal engines take turns in the order of their keys."""
 
-    pools: dict[str, tuple[Engine, ...]] = field(default_factory=lambda: {"m": (Engine("a"), Engine("b"))})
-    policy: ResumePolicy = field(default_factory=ResumePolicy)
-    poison: bool = False
-    ready_at_s: float = NOW_S
-    turn: int = -1
-    sleep: Sleep | None = None
+    def __init__(
+        self, pools: dict[str, tuple[Engine, ...]] | None = None, policy: ResumePolicy | None = None, *,
+        poison: bool = False, ready_at_s: float = NOW_S, sleep: Sleep | None = None,
+    ) -> None:  # fmt: skip
+        self.pools = {"m": (Engine("a"), Engine("b"))} if pools is None else pools
+        self.rules = policy or ResumePolicy()
+        self.poison = poison
+        self.ready_at_s = ready_at_s
+        self.turn = -1
+        self.sleep = sleep
+
+    @property
+    def policy(self) -> ResumePolicy:
+        return self.rules
 
     def sleep_of(self, model: str) -> Sleep | None:
         return self.sleep
@@ -337,7 +345,8 @@ def test_model_without_an_engine_for_long_is_refused_at_once() -> None:
     fleet = Fleet({"m": ()}, ready_at_s=NOW_S - 60)
     assert code_of(Walk(fleet).enter()) == "model_not_ready"
     assert isinstance(Walk(fleet, streams=True).enter(), Park)
-    assert code_of(Walk(replace(fleet, ready_at_s=NOW_S - 400), streams=True).enter()) == "model_not_ready"
+    fleet.ready_at_s = NOW_S - 400
+    assert code_of(Walk(fleet, streams=True).enter()) == "model_not_ready"
 
 
 def asleep(ready_in_s: float | None = 5.0, *, paused: bool = False, has_room: bool = True) -> Fleet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,7 @@ from longboat.gateway.config import GatewayLimits
 from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head, replica_line
 from longboat.gateway.http.wire import Framing
 from longboat.gateway.native.leaf_work import whole_chunks
-from longboat.gateway.upstreams.connection import UpstreamConnection
+from longboat.gateway.upstreams.connection import ResponseSink, UpstreamConnection
 from longboat.gateway.upstreams.response_head_cache import cache_response_head, cached_response_head
 from longboat.gateway.upstreams.upstream import Upstream
 
@@ -121,11 +121,11 @@ class Transport:
     def resume_reading(self) -> None: ...
 
 
-@dataclass
-class Sink:
+class Sink(ResponseSink):
     """Who wanted the answer."""
 
-    got: Reading = field(default_factory=Reading)
+    def __init__(self) -> None:
+        self.got = Reading()
 
     def on_head(self, head: ResponseHead, length: int | None = None) -> None:
         assert self.got.end == "open"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any, Final, TypeVar
 
+from longboat.compiled import mypyc_attr
 from longboat.routing.adapters import home_of, pick_with_adapter
 from longboat.routing.endpoint import RoutedEndpoint
 from longboat.routing.policies.contract import EXTRA_S, Choice, EngineReport, ReplicaLoad, RoutingPolicy, View
@@ -19,6 +20,7 @@ _LOAD_S: Final = 0.5
 """What it takes to load an adapter from disk into an engine, and to give up another one: our estimate."""
 
 
+@mypyc_attr(acyclic=True)
 class Trip:
     """One request at one replica."""
 

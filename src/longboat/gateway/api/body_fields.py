@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from longboat.compiled import mypyc_attr
 from longboat.core.policy import ALLOWABLE_FIELDS
 from longboat.gateway.http.strict_json import BodyError
 
@@ -74,6 +75,7 @@ class Form:
         self.spans: dict[str, tuple[int, int]] = {}  # where the value of each text field is in the body
 
 
+@mypyc_attr(acyclic=True)
 class Facts:
     """The facts about one body that the gateway needs."""
 

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
+from longboat.compiled import mypyc_attr
 from longboat.gateway.prefixes.feed import FeedState
 from longboat.gateway.prefixes.frames import MAX_NAMED_BLOCKS, prefix_header
 from longboat.routing.prefixes.placed import PlacedPrompts
@@ -25,6 +26,7 @@ __all__ = ("Trip", "Trips")
 _MAX_TOLD: Final = 4096
 
 
+@mypyc_attr(acyclic=True)
 class Trip:
     """One request at one replica, from the moment that it was sent to the moment that it left."""
 

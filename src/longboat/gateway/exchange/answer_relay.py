@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.api.body import Facts
 from longboat.gateway.api.usage import AnswerKind, UsageReader
@@ -32,24 +32,28 @@ _EVENT_STREAM = parse_response_head(200, [(b"content-type", b"text/event-stream;
 _NO_REPLICA: Final = replica_line("")
 
 
-class ClientSide(Protocol):
-    """The client's connection, as an exchange needs it."""
+class ClientSide:
+    """The client's connection, as an exchange needs it. A class, so that its calls are compiled."""
 
-    # called once the client has taken what waits for it while writing is paused; with False: it left before
-    taken: Callable[[bool], None] | None
+    __slots__ = ("closes_after", "taken", "write_paused")
 
-    @property
-    def write_paused(self) -> bool: ...
-    @property
-    def closes_after(self) -> bool:
-        """Whether the connection ends with this answer."""
+    def __init__(self) -> None:
+        self.closes_after = False  # the connection ends with the present answer
+        self.write_paused = False
+        # called once the client has taken what waits for it while writing is paused; with False: it left before
+        self.taken: Callable[[bool], None] | None = None
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client, if it is still there."""
+        raise NotImplementedError
+
     def chunk_writer(self) -> Callable[[bytes], object] | None:
         """Return what takes bytes for the client without a detour; None where it has gone."""
+        raise NotImplementedError
 
     def exchange_done(self, *, keep: bool) -> None:
-        """Note that the answer is complete (keep) or can only be ended by closing the connection (not keep)."""
+        """Continue after an answer. keep: it is complete; otherwise only closing the connection can end it."""
+        raise NotImplementedError
 
 
 class AnswerRelay:

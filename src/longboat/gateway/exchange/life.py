@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from longboat.compiled import mypyc_attr
 from longboat.core.states import ResumeLevel
 from longboat.gateway.http.responses import Refusal
 from longboat.routing.decisions import EndpointView
@@ -67,17 +68,23 @@ class Sleep(NamedTuple):
     wait_s: float  # longest wait of a request
 
 
-class View(Protocol):
-    """What the rules may see of the fleet."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class View:
+    """What the rules may see of the fleet. A class and no Protocol, so that its calls are compiled."""
+
+    __slots__ = ()
 
     def endpoints(self, model: str) -> Sequence[Engine] | None:
         """Return those of a model; None where the fleet has no such model."""
+        raise NotImplementedError
 
     def ready_s(self, model: str) -> float:
         """Return when an endpoint of the model was last ready, on the clock of ``step``."""
+        raise NotImplementedError
 
     def sleep_of(self, model: str) -> Sleep | None:
         """Return how a model sleeps; None where it is awake."""
+        raise NotImplementedError
 
     def choose(
         self, model: str, engines: Sequence[Engine], tried: frozenset[str], *, adapter: str, overfull: bool
@@ -87,14 +94,19 @@ class View(Protocol):
         adapter: that the request needs; empty: none
         overfull: an engine without room is taken too
         """
+        raise NotImplementedError
 
     def is_poison(self) -> bool:
         """Return whether engines died of this request."""
+        raise NotImplementedError
 
     @property
-    def policy(self) -> ResumePolicy: ...
+    def policy(self) -> ResumePolicy:
+        """The rules of the policy in force."""
+        raise NotImplementedError
 
 
+@mypyc_attr(acyclic=True)
 class Terms:
     """What a request was admitted with. It never changes."""
 
@@ -163,6 +175,7 @@ NO_PAST: Final = Past()
 PREEMPTED: Final = "preempted"  # the reason of a loss: another request gets the slot
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Life:
     """One request's state. It never changes: each step makes another."""
 
@@ -263,6 +276,7 @@ class Failed(Event):
     outcome: str = ""  # empty: the attempts say
 
 
+@mypyc_attr(acyclic=True)
 class Action:
     """What to do next."""
 
@@ -291,6 +305,7 @@ FINISH: Final = Ended("finish")  # the answer is complete
 LEFT: Final = Ended("client_left")
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Send(Action):
     """Ask this engine."""
 

@@ -27,6 +27,7 @@ from longboat.gateway.external.outside import retry_after_s
 from longboat.gateway.http.response_head import ResponseHead, parse_response_head
 from longboat.gateway.resume.continuation.parts import ContinuationError
 from longboat.gateway.resume.resume_state import EngineFaultError
+from longboat.gateway.upstreams.connection import ResponseSink
 
 if TYPE_CHECKING:
     from longboat.gateway.exchange.answer_relay import AnswerRelay
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from longboat.gateway.http.responses import Refusal
     from longboat.gateway.resume.resume_state import ResumeState
     from longboat.gateway.resume.unstreamed_journal import WholeJournal
-    from longboat.gateway.upstreams.connection import EngineConnection
+    from longboat.gateway.upstreams.connection import UpstreamConnection
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("Host", "Place", "Reading")
@@ -88,7 +89,7 @@ class Place:
         self.answer = answer
         self.session = session
         self.upstream = upstream
-        self.connection: EngineConnection | None = None  # None before there is one, and once it is free
+        self.connection: UpstreamConnection | None = None  # None before there is one, and once it is free
         self.has_head = False  # the engine's answer has begun
 
     def leave(self, reason: str, detail: str, *, stale: bool = False) -> None:
@@ -99,8 +100,8 @@ class Place:
         raise NotImplementedError
 
 
-class Reading:
-    """The sink of one engine's answer (``upstreams.connection.ResponseSink``)."""
+class Reading(ResponseSink):
+    """The sink of one engine's answer."""
 
     __slots__ = ("_answer", "_error", "_error_head", "_host", "_is_left", "_session", "_upstream", "_visit")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.calls.prompts import prompt_of
-from longboat.gateway.exchange.life import Engine
+from longboat.gateway.exchange.life import Engine, View
 from longboat.gateway.records.routed import Routed
 from longboat.routing.adapters import pick_with_adapter
 from longboat.routing.pick import pick
@@ -27,7 +27,7 @@ _NO_PREFILL: Final = frozenset((BodyKind.TOKENIZE, BodyKind.DETOKENIZE, BodyKind
 """Requests that engines answer without computing a prompt."""
 
 
-class Selection:
+class Selection(View):
     """The choice among a model's engines. Requests that cost no work, or that have no choice, are not counted."""
 
     __slots__ = ("_call", "_state", "now_s")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from longboat.gateway.exchange.answer_relay import AnswerRelay
     from longboat.gateway.exchange.reading import Host
     from longboat.gateway.exchange.resume_session import ResumeSession
-    from longboat.gateway.upstreams.connection import EngineConnection
+    from longboat.gateway.upstreams.connection import UpstreamConnection
     from longboat.gateway.upstreams.stream_watchdog import Told
     from longboat.gateway.upstreams.upstream import Upstream
     from longboat.routing.policies.contract import Reason
@@ -88,7 +88,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
             return
         self._host.guard(functools.partial(self._send, connection, time.monotonic()))
 
-    def _send(self, connection: EngineConnection, now_s: float) -> None:
+    def _send(self, connection: UpstreamConnection, now_s: float) -> None:
         answer, upstream = self.answer, self.upstream
         call = answer.call
         self.connection = connection
@@ -165,13 +165,13 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
 
     def sweep(self, now_s: float, sweeps_allowed: float) -> None:
         """Give the engine up where it is silent, slow, or both for longer than it may be."""
-        if self.connection is None:
+        connection, answer = self.connection, self.answer
+        if connection is None:
             return
         self._tell_routing()
         if self.session.watch is not None:
             self._watch_engine(now_s)
-        connection, answer = self.connection, self.answer
-        if connection is None or answer.client.write_paused:
+        if self.connection is not connection or answer.client.write_paused:  # the engine may have been left
             return
         connection.path.quiet += 1
         if connection.path.quiet > sweeps_allowed:

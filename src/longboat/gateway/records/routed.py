@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from longboat.compiled import mypyc_attr
 from longboat.routing.prefixes.prompt import NO_ENDS
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _ROW_BYTES: Final = 240
 _MAX_ROWS: Final = 16  # of a timeline: the replicas that cost least, and the chosen one
 
 
+@mypyc_attr(acyclic=True)
 class Routed:
     """One decision. It refers to what the policy computed; nothing is copied for a request."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from longboat.gateway.calls.state import GatewayState
-from longboat.gateway.exchange.exchange import Exchange
+from longboat.gateway.exchange.exchange import ClientSide, Exchange
 from longboat.gateway.http.request import Request
 from longboat.gateway.requests.pending_reply import PendingReply
 
@@ -22,15 +22,15 @@ _LINGER_S = 1.0
 _ACKED = slice(120, 128)  # tcpi_bytes_acked in Linux's tcp_info
 
 
-class ClientLink:
+class ClientLink(ClientSide):
     """A client's connection as the reader of requests and the giver of answers see it."""
 
     __slots__ = (
-        "closes_after", "exchange", "idle_since_s", "is_deaf", "owes_word", "queue", "reads_later", "state",
-        "taken", "transport", "word_s", "write_paused",
+        "exchange", "idle_since_s", "is_deaf", "owes_word", "queue", "reads_later", "state", "transport", "word_s",
     )  # fmt: skip
 
     def __init__(self, state: GatewayState) -> None:
+        super().__init__()
         self.state = state
         self.transport: Any = None
         self.queue: deque[Request] = deque()  # requests that were read and not answered
@@ -38,11 +38,8 @@ class ClientLink:
         self.idle_since_s = 0.0  # once it is deaf, since when it closes; 0.0: the next sweep sets it
         self.is_deaf = False  # nothing more is read
         self.reads_later = False  # reading is paused until the requests that wait were answered
-        self.write_paused = False
-        self.taken: Callable[[bool], None] | None = None  # waits for the last bytes of the answer before
         self.owes_word = False  # the client waits for ``100 Continue`` before it sends a body
         self.word_s = 0.0  # when it got that last (monotonic)
-        self.closes_after = False  # the connection ends with the present answer
 
     @property
     def is_busy(self) -> bool:
@@ -57,10 +54,6 @@ class ClientLink:
 
     def answer_next(self) -> None:
         """Answer the requests that wait, as far as nothing else is being answered."""
-        raise NotImplementedError
-
-    def exchange_done(self, *, keep: bool) -> None:
-        """Continue after an answer. keep: it is complete; otherwise only closing the connection can end it."""
         raise NotImplementedError
 
     def answered(self, *, keep: bool) -> None:
@@ -81,12 +74,10 @@ class ClientLink:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the client, if it is still there."""
         if self.transport is not None:
             self.transport.write(data)
 
     def chunk_writer(self) -> Callable[[bytes], object] | None:
-        """Return what takes bytes for the client; None where the client has gone."""
         return None if self.transport is None else self.transport.write
 
     # closing

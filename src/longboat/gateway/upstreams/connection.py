@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 
+from longboat.compiled import mypyc_attr
 from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head
 from longboat.gateway.native.leaf_work import ChunkPath, whole_chunks
 from longboat.gateway.upstreams.protocol import EngineProtocol
 from longboat.gateway.upstreams.response_head_cache import CachedResponseHead, cache_response_head, cached_response_head
 
-__all__ = ("EngineConnection", "ResponseSink", "UpstreamConnection")
+__all__ = ("ResponseSink", "UpstreamConnection")
 
 
 # They detect a host that vanished in about 11 s, even while nothing is sent to it.
@@ -28,48 +29,36 @@ _SOCKET_OPTIONS = (
 )
 
 
-class ResponseSink(Protocol):
-    """The receiver of a response: its head, its body block by block, and its end.
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ResponseSink:
+    """The receiver of a response: its head, its body block by block, and its end. A class, so that calls are compiled.
 
     Where it sets the connection's ``write`` and ``direct`` (see ``ChunkPath``), whole chunks go there as they arrive.
     """
+
+    __slots__ = ()
 
     def on_head(self, head: ResponseHead, length: int | None = None) -> None:
         """Take the head, with which the response begins. Raises nothing.
 
         length: of the body, where the head is known from another response
         """
+        raise NotImplementedError
 
     def on_whole(self, head: ResponseHead, length: int, body: bytes) -> None:
         """Take a response that arrived in one piece, head and body. The connection is free again.
 
         length: of the body; -1 where the head does not state it
         """
+        raise NotImplementedError
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         """Take all of the body that arrived together. last: the response is complete and the connection free again"""
+        raise NotImplementedError
 
     def on_lost(self, detail: str) -> None:
         """End the response: the connection ended, or broke the protocol, before the response was complete."""
-
-
-class EngineConnection(Protocol):
-    """A connection to an engine, as an exchange needs it."""
-
-    path: ChunkPath  # the way of its chunks
-    used: bool  # it has carried a complete response
-
-    @property
-    def usable(self) -> bool: ...
-    def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
-        """Send one request; its response goes to ``sink``."""
-
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def abort(self) -> None:
-        """Give the response up: the engine sees the connection end at once."""
-
-    def close(self) -> None: ...
+        raise NotImplementedError
 
 
 class UpstreamConnection:  # size: the parser calls seven of its methods, and reading is one state machine
@@ -127,6 +116,7 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
 
     @property
     def usable(self) -> bool:
+        """Whether a request can be sent on it."""
         return self._transport is not None and not self._ended
 
     def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:

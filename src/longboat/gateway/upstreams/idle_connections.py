@@ -7,7 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Final, cast
 
-from longboat.gateway.upstreams.connection import EngineConnection, UpstreamConnection
+from longboat.gateway.upstreams.connection import UpstreamConnection
 
 if TYPE_CHECKING:
     from longboat.gateway.external.address import Address
@@ -27,10 +27,10 @@ class IdleConnections:
         self._address = address
         self._target = target  # host and port
         self._timeout_s = timeout_s  # for opening a connection
-        self._idle: list[tuple[EngineConnection, float]] = []  # with the time since which each is idle
+        self._idle: list[tuple[UpstreamConnection, float]] = []  # with the time since which each is idle
         self._closed = False  # no connection is pooled any more
 
-    def take(self) -> EngineConnection | None:
+    def take(self) -> UpstreamConnection | None:
         """Return the most recently used connection; None where no usable one is pooled."""
         while self._idle:
             connection, _ = self._idle.pop()
@@ -61,7 +61,7 @@ class IdleConnections:
             raise ConnectionResetError("the engine closed the connection at once")
         return connection
 
-    def keep(self, connection: EngineConnection) -> None:
+    def keep(self, connection: UpstreamConnection) -> None:
         """Pool a connection whose response is complete, or close it where the pool is closed."""
         if self._closed:
             connection.close()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
+from longboat.compiled import mypyc_attr
 from longboat.routing.prefixes.accuracy import PrefixAccuracy
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
@@ -72,6 +73,7 @@ class View:
         self.num_slots = 0  # one more than the highest slot of the replicas
 
 
+@mypyc_attr(acyclic=True)
 class Choice:
     """A policy's decision. As a string, it is its reason."""
 

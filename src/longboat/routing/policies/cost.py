@@ -8,6 +8,7 @@ from math import exp
 from typing import Final, overload
 from zlib import crc32
 
+from longboat.compiled import mypyc_attr
 from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.policies.prefill_queue import PrefillQueue
 from longboat.routing.policies.prefill_time import CHUNK_TOKENS, PrefillSeed, PrefillTime, Work
@@ -30,19 +31,26 @@ MAX_SESSIONS: Final = 100_000  # whose last replica is remembered
 _LOAD_MEMORY_S: Final = 30.0  # time over which the load of the fleet is taken
 
 
+@mypyc_attr(acyclic=True)
+class _Seen:
+    """What one decision found of one replica: a compiled object has its numbers in itself."""
+
+    __slots__ = ("cost_s", "prefill_s", "wait_s")
+
+    def __init__(self, queue: PrefillQueue) -> None:
+        self.wait_s, self.prefill_s = queue.seen_wait_s, queue.seen_prefill_s
+        self.cost_s = queue.seen_cost_s  # the sum of all terms
+
+
 class TermRows(Sequence[tuple[float, ...]]):
     """Rows of the table of costs, made when they are read: most decisions are never looked at."""
 
     def __init__(self, queues: list[PrefillQueue], extra_s: Sequence[float] = ()) -> None:
-        self._num_rows = len(queues)
-        seen = self._seen = [0.0] * (3 * len(queues))  # of each row: wait, prefill, and the sum of all terms
-        for row, queue in enumerate(queues):
-            seen[3 * row], seen[3 * row + 1] = queue.seen_wait_s, queue.seen_prefill_s
-            seen[3 * row + 2] = queue.seen_cost_s
+        self._seen = [_Seen(queue) for queue in queues]
         self._extra_s = extra_s  # empty: all are 0
 
     def __len__(self) -> int:
-        return self._num_rows
+        return len(self._seen)
 
     @overload
     def __getitem__(self, at: int) -> tuple[float, ...]: ...
@@ -51,12 +59,11 @@ class TermRows(Sequence[tuple[float, ...]]):
     def __getitem__(self, at: int | slice) -> tuple[float, ...] | list[tuple[float, ...]]:
         if isinstance(at, slice):
             return [self[row] for row in range(*at.indices(len(self)))]
-        row = range(self._num_rows)[at]
-        wait_s, prefill_s, cost_s = self._seen[3 * row : 3 * row + 3]
-        extra_s = self._extra_s[row] if self._extra_s else 0.0
-        return (wait_s, prefill_s, cost_s - wait_s - prefill_s - extra_s, extra_s)
+        seen, extra_s = self._seen[at], self._extra_s[at] if self._extra_s else 0.0
+        return (seen.wait_s, seen.prefill_s, seen.cost_s - seen.wait_s - seen.prefill_s - extra_s, extra_s)
 
 
+@mypyc_attr(acyclic=True)
 class Cheapest(Choice):
     """The choice of the lowest cost. Its reason is put into words when it is read: few decisions are ever looked at."""
 

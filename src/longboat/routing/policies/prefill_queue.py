@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from longboat.compiled import mypyc_attr
 from longboat.routing.policies.contract import EngineReport
 from longboat.routing.policies.places import Places
 from longboat.routing.policies.prefill_time import CHUNK_TOKENS, Work
@@ -21,6 +22,7 @@ _SAME_STEP_S: Final = 0.002  # first tokens that come within it are of one step
 _OVERDUE: Final = 0.5  # part of its delay that an overdue prefill is expected to take still
 
 
+@mypyc_attr(acyclic=True)
 class _Prefill:
     """One prefill under way."""
 
@@ -128,6 +130,10 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self._head_s = self._head_tokens = 0.0
         if not self._prefills:
             self.queued_s = self._tokens = 0.0
+        if self._tokens <= CHUNK_TOKENS:  # all of them
+            self._head_s, self._head_tokens = self.queued_s, self._tokens
+            self._begin_last(self._tokens)
+            return
         later = len(self._prefills)
         for prefill in self._prefills.values():
             if self._head_tokens > 0.0 and self._head_tokens + prefill.work.tokens > CHUNK_TOKENS:

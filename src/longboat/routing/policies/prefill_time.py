@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from longboat.compiled import mypyc_attr
+
 __all__ = ("CHUNK_TOKENS", "PrefillSeed", "PrefillTime", "Work")
 
 CHUNK_TOKENS: Final = 8192.0  # prompt tokens that an engine computes in a step, about
@@ -34,6 +36,7 @@ class PrefillSeed:
         self.resident_s = resident_s  # of each step of it and token that running streams hold
 
 
+@mypyc_attr(acyclic=True)
 class Work:
     """What one or more prefills have to compute, in the terms of the line."""
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from longboat.compiled import mypyc_attr
+
 __all__ = ("BLOCK_BYTES", "NO_ENDS", "Prompt", "masked")
 
 BLOCK_BYTES: Final = 8
 NO_ENDS: Final[Sequence[int]] = ()
 
 
+@mypyc_attr(acyclic=True)
 class Prompt:
     """One request, as routing sees it.
 
