@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,10 @@ import pytest
 
 from longboat_sglang import metrics_folder
 from longboat_sglang.middleware import EngineMiddleware
+from longboat_sglang.resume.front_end import noted
 from longboat_sglang.resume.replay import forced_rows
 from longboat_sglang.salts import Body
+from longboat_vllm.resume.carry import CarriedRequest
 
 
 def row(*ids: int, prompt: int) -> dict[str, Any]:
@@ -29,6 +31,25 @@ def test_next_token_follows_from_the_position_of_the_last_one() -> None:
 
 def test_part_of_a_prompt_forces_nothing() -> None:
     assert forced_rows([row(7, prompt=100)], [50]) == {}
+
+
+async def test_tokens_are_noted_with_their_words_though_sglang_has_more_by_then() -> None:
+    """Of several choices, an output waits for its turn while SGLang adds to the list of tokens that stands in it."""
+    end, request, told = 2, CarriedRequest(journal=True), list[list[int]]()
+    tokens = [7, 8]
+
+    async def outputs() -> AsyncIterator[dict[str, Any]]:
+        meta = {"id": "a", "finish_reason": None, "completion_tokens": len(tokens)}
+        waiting = {"index": 1, "text": "two words", "output_ids": tokens, "meta_info": meta}
+        tokens.extend([9, end])
+        yield waiting
+        ended = {**meta, "finish_reason": {"type": "stop", "matched": end}, "completion_tokens": len(tokens)}
+        yield {"index": 1, "text": "two words more", "output_ids": tokens.copy(), "meta_info": ended}
+
+    async for _ in noted(request, None, None, outputs()):
+        told.append(request.unsent.pop(1, []))
+    told.append(request.unsent.pop(1, []))
+    assert told == [[7, 8], [9], [end]]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, CarriedRequest
 from longboat_vllm.shapes import expect_parameters
 from longboat_vllm.steps import STEPS
 
-__all__ = ("install",)
+__all__ = ("install", "noted")
 
 _MARK = "_longboat_resume"
 _PRIVATE = ("custom_logit_processor", "custom_params")
@@ -50,7 +50,7 @@ def _generating(generate: Any) -> Any:
             obj.cache_salt = body.salt()
         if current is None:
             return generate(manager, obj, request)
-        return _noted(current, manager, obj, generate(manager, obj, request))
+        return noted(current, manager, obj, generate(manager, obj, request))
 
     setattr(generate_and_note, _MARK, True)
     return generate_and_note
@@ -113,8 +113,11 @@ def _sending(send: Any) -> Any:
     return send_and_advance
 
 
-async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
+async def noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
     """Yield the outputs under one id; note each choice's new ids just before its output.
+
+    SGLang's list of a choice's tokens grows while its output waits for its turn, and the output's words do not. So the
+    output's own count says how many of them it has.
 
     The token that ends a choice has no words. It is noted after its output, so that it comes with the event of the end,
     also where a busy engine sends it together with words.
@@ -128,10 +131,12 @@ async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) 
             ends: list[tuple[int, Any]] = []
             for place, own in enumerate(output if isinstance(output, list) else (output,)):
                 choice, ids = own.get("index", place), own.get("output_ids") or ()
-                num_worded = len(ids) - _is_ended_by_token(own) if isinstance(output, dict) else len(ids)
-                current.note(choice, ids[seen.get(choice, 0) : num_worded])
-                ends.append((choice, ids[num_worded:]))
-                seen[choice] = len(ids)
+                count = min(len(ids), own["meta_info"].get("completion_tokens", len(ids)))
+                new = ids[seen.get(choice, 0) : count]
+                num_worded = len(new) - (isinstance(output, dict) and _is_ended_by_token(own))
+                current.note(choice, new[:num_worded])
+                ends.append((choice, new[num_worded:]))
+                seen[choice] = count
                 current.num_choices = max(current.num_choices, choice + 1)
             if isinstance(output, dict):  # a part of a stream, of one choice
                 first = first or output["meta_info"]["id"]
