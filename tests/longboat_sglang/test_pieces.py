@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,10 @@ import pytest
 
 from longboat_sglang import metrics_folder
 from longboat_sglang.middleware import EngineMiddleware
+from longboat_sglang.resume.front_end import fit, noted, sending
 from longboat_sglang.resume.replay import forced_rows
 from longboat_sglang.salts import Body
+from longboat_vllm.resume.carry import CarriedRequest
 
 
 def row(*ids: int, prompt: int) -> dict[str, Any]:
@@ -29,6 +31,81 @@ def test_next_token_follows_from_the_position_of_the_last_one() -> None:
 
 def test_part_of_a_prompt_forces_nothing() -> None:
     assert forced_rows([row(7, prompt=100)], [50]) == {}
+
+
+async def test_tokens_are_noted_with_their_words_though_sglang_has_more_by_then() -> None:
+    """Of several choices, an output waits for its turn while SGLang adds to the list of tokens that stands in it."""
+    end, request, told = 2, CarriedRequest(journal=True), list[list[int]]()
+    tokens = [7, 8]
+
+    async def outputs() -> AsyncIterator[dict[str, Any]]:
+        meta = {"id": "a", "finish_reason": None, "completion_tokens": len(tokens)}
+        waiting = {"index": 1, "text": "two words", "output_ids": tokens, "meta_info": meta}
+        tokens.extend([9, end])
+        yield waiting
+        ended = {**meta, "finish_reason": {"type": "stop", "matched": end}, "completion_tokens": len(tokens)}
+        yield {"index": 1, "text": "two words more", "output_ids": tokens.copy(), "meta_info": ended}
+
+    async for _ in noted(request, None, None, outputs()):
+        told.append(request.unsent.pop(1, []))
+    told.append(request.unsent.pop(1, []))
+    assert told == [[7, 8], [9], [end]]
+
+
+def asked_for(text: Any, **params: Any) -> SimpleNamespace:
+    """Return a request as SGLang's API server makes it."""
+    return SimpleNamespace(text=text, input_ids=None, sampling_params=params, return_hidden_states=False)
+
+
+@pytest.mark.parametrize("limit", [None, 30])
+async def test_each_choice_has_its_own_seed_and_tokens(limit: int | None) -> None:
+    """SGLang computes the prompt alone first, and sends one object of parameters for all choices."""
+    request = asked_for("Hello", n=2, max_new_tokens=limit)
+    fit(CarriedRequest(seed=77, prior=[[1, 2], [3]]), request)
+    params = SimpleNamespace(**request.sampling_params)
+    sent = []
+
+    async def send(_manager: Any, tokenized: Any) -> None:
+        sent.append(
+            (tokenized.sampling_params.sampling_seed, tokenized.sampling_params.custom_params["longboat_forced"])
+        )
+
+    prompt_alone = SimpleNamespace(**{**request.sampling_params, "max_new_tokens": 0})
+    for own in (prompt_alone, params, params):
+        await sending(send)(None, SimpleNamespace(sampling_params=own))
+    assert sent == [(77, [1, 2]), (77, [1, 2]), (78, [3])]
+
+
+async def test_the_seed_after_the_largest_one_is_one_that_sglang_takes() -> None:
+    """A larger one would end its scheduler."""
+    largest = 2**63 - 1
+    params = SimpleNamespace(n=2, max_new_tokens=None, sampling_seed=largest, custom_params=None)
+
+    async def send(_manager: Any, _tokenized: Any) -> None:
+        return None
+
+    await sending(send)(None, SimpleNamespace(sampling_params=params))
+    assert params.sampling_seed != largest
+    assert -largest - 1 <= params.sampling_seed <= largest
+
+
+@pytest.mark.parametrize("prompts", [["Hello", "Hello"], [[1, 2], [1, 2]]])
+def test_equal_prompts_of_one_request_have_seeds_of_their_own(prompts: list[Any]) -> None:
+    texts, ids = (prompts, None) if isinstance(prompts[0], str) else (None, prompts)
+    request = asked_for(texts, n=3)
+    request.input_ids = ids
+    fit(CarriedRequest(seed=77), request)
+    assert [params["sampling_seed"] for params in request.sampling_params] == [77, 80]
+    named = asked_for(["Hello", "Hello"], sampling_seed=5)
+    fit(CarriedRequest(seed=77), named)
+    assert named.sampling_params["sampling_seed"] == 5
+
+
+def test_a_choice_that_has_all_its_tokens_is_continued_to_its_end() -> None:
+    """SGLang's chats say only at the end of all choices that one has ended."""
+    fit(CarriedRequest(prior=[[1, 2], [3]]), asked_for("Hello", n=2, max_new_tokens=2))
+    with pytest.raises(ValueError, match="3 tokens are carried, but max_tokens is 2"):
+        fit(CarriedRequest(prior=[[1, 2, 3]]), asked_for("Hello", max_new_tokens=2))
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,12 @@ def cut(ids: dict[int, list[int]], chance: random.Random) -> list[list[int]]:
     return [ids[choice][: chance.randint(0, len(ids[choice]) - 1)] for choice in sorted(ids)]
 
 
+def post(url: str, path: str, body: dict[str, Any]) -> httpx.Response:
+    answer = httpx.post(url + path, json=body, headers=HEADERS, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
 def whole(url: str, kind: str) -> Stream:
     path, body = KINDS[kind]
     stream = journalled(url, path, body, seed=SEED, key=KEY)
@@ -84,9 +90,7 @@ def test_answer_cut_anywhere_is_replayed_identically_elsewhere(engines: tuple[st
     assert expected.ids, expected.body
     seen = _without_logprobs if "logprobs" in kind else _without_blank_blocks
     for _ in range(NUM_CUTS):
-        prior = [
-            expected.ids[choice][: chance.randint(0, len(expected.ids[choice]) - 1)] for choice in sorted(expected.ids)
-        ]
+        prior = cut(expected.ids, chance)
         continued = journalled(engines[1], path, body, prior=prior, mode="replay", seed=SEED, key=KEY)
         assert continued.status == 200, continued.body
         assert continued.ids == expected.ids
@@ -156,20 +160,31 @@ def test_seed_draws_the_same_beside_other_requests(engines: tuple[str, str]) -> 
     path, body = KINDS["completions seeded"]
     alone = whole(engines[0], "completions seeded")
     others = ["completions greedy", "completions seeded-top", "completions min-p", "completions json-seeded"]
-    with ThreadPoolExecutor(len(others)) as threads:
+    masked = {**_MESSAGE, "min_p": 0.02, "top_k": 40, "return_sampling_mask": True, "return_meta_info": True}
+    with ThreadPoolExecutor(len(others) + 1) as threads:
         beside = [threads.submit(whole, engines[0], kind) for kind in others]
+        drawn_from = threads.submit(post, engines[0], "/v1/chat/completions", masked)
         assert journalled(engines[0], path, body, seed=SEED, key=KEY).ids == alone.ids
     assert all(stream.result().ids for stream in beside)
+    assert "output_token_sampling_mask" in drawn_from.result().text
 
 
 def test_choices_and_unseeded_requests_differ(engines: tuple[str, str]) -> None:
     ids = whole(engines[0], "completions two").ids
     assert ids[0] != ids[1]
     body = {"model": "tiny", "prompt": "The sea", "max_tokens": 30, "ignore_eos": True, "temperature": 1.5}
-    answers = [
-        httpx.post(f"{engines[0]}/v1/completions", json=body, headers=HEADERS, timeout=60).json() for _ in range(2)
-    ]
+    answers = [post(engines[0], "/v1/completions", body).json() for _ in range(2)]
     assert answers[0]["choices"][0]["text"] != answers[1]["choices"][0]["text"]
+
+
+def test_equal_prompts_and_choices_without_a_limit_differ(engines: tuple[str, str]) -> None:
+    body = {"model": "tiny", "prompt": ["The sea", "The sea"], "max_tokens": 30, "ignore_eos": True, "temperature": 1.5}
+    first, second = post(engines[0], "/v1/completions", body).json()["choices"]
+    assert first["text"] != second["text"]
+    words = " ".join(f"word {number}" for number in range(100))  # the model has room for few further tokens
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": words}], "n": 2, "temperature": 1.5}
+    first, second = post(engines[0], "/v1/chat/completions", {**chat, "seed": 2**63 - 1}).json()["choices"]
+    assert first["message"]["content"] != second["message"]["content"]
 
 
 def test_engine_asks_for_its_key(engines: tuple[str, str]) -> None:

@@ -13,7 +13,7 @@ from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, CarriedRequest
 from longboat_vllm.shapes import expect_parameters
 from longboat_vllm.steps import STEPS
 
-__all__ = ("install",)
+__all__ = ("fit", "install", "noted", "sending")
 
 _MARK = "_longboat_resume"
 _PRIVATE = ("custom_logit_processor", "custom_params")
@@ -21,6 +21,8 @@ _OTHERS = "longboat_others"
 """Parameter of sampling beside the forced tokens: those of the choices after this one."""
 _NOT_SINGLE = "only a request with one prompt can be continued"
 _SEEDS = 2**31
+_MOST_SEED = 2**63 - 1
+"""Largest seed that SGLang takes: a larger one ends its scheduler."""
 
 
 def install() -> None:
@@ -33,7 +35,7 @@ def install() -> None:
     expect_parameters(TokenizerManager._handle_batch_output, ("self", "recv_obj"))
     expect_parameters(TokenizerManager._send_one_request, ("self", "tokenized_obj"))
     TokenizerManager.generate_request = _generating(TokenizerManager.generate_request)
-    TokenizerManager._send_one_request = _sending(TokenizerManager._send_one_request)
+    TokenizerManager._send_one_request = sending(TokenizerManager._send_one_request)
     TokenizerManager._handle_batch_output = _counting(TokenizerManager._handle_batch_output)
 
 
@@ -45,12 +47,12 @@ def _generating(generate: Any) -> Any:
         _refuse_code(obj)
         name_adapter(obj)
         current = CURRENT.get()
-        _fit(current or CarriedRequest(), obj)
+        fit(current or CarriedRequest(), obj)
         if (body := BODY.get()) is not None and getattr(obj, "cache_salt", "") is None:
             obj.cache_salt = body.salt()
         if current is None:
             return generate(manager, obj, request)
-        return _noted(current, manager, obj, generate(manager, obj, request))
+        return noted(current, manager, obj, generate(manager, obj, request))
 
     setattr(generate_and_note, _MARK, True)
     return generate_and_note
@@ -64,36 +66,42 @@ def _refuse_code(obj: Any) -> None:
         raise ValueError(f"{' and '.join(_PRIVATE)} are not offered")
 
 
-def _fit(current: CarriedRequest, obj: Any) -> None:
+def fit(current: CarriedRequest, obj: Any) -> None:
     """Add a seed where the request names none, and the tokens of a stream that began elsewhere.
 
     Raises ValueError where those tokens cannot be taken.
     """
     if not hasattr(obj, "return_hidden_states"):
         return  # it asks for embeddings, which draw nothing
-    has_prior = any(current.prior)
-    if has_prior and (isinstance(obj.sampling_params, list) or _has_several_prompts(obj)):
+    num_prompts, has_prior = _num_prompts(obj), any(current.prior)
+    if has_prior and (isinstance(obj.sampling_params, list) or num_prompts):
         raise ValueError(_NOT_SINGLE)
     if isinstance(obj.sampling_params, list):
         return
     params = dict(obj.sampling_params or {})
-    if params.get("sampling_seed") is None:
+    names_seed = params.get("sampling_seed") is not None
+    if not names_seed:
         params["sampling_seed"] = random.randrange(_SEEDS) if current.seed is None else current.seed
     if has_prior:
         limit, longest = params.get("max_new_tokens"), max(map(len, current.prior))
-        if limit is not None and longest >= limit:
+        if limit is not None and longest > limit:  # a choice may have all its tokens, and lack its end
             raise ValueError(f"{longest} tokens are carried, but max_tokens is {limit}")
         first, *others = current.prior
         params["custom_params"] = {FORCED_TOKENS: first, _OTHERS: others}
     obj.sampling_params = params
+    if num_prompts and not names_seed:  # equal prompts get different answers, as from two requests
+        first_seed, num_choices = params["sampling_seed"], params.get("n") or 1
+        seeds = range(first_seed, first_seed + num_prompts * num_choices, num_choices)
+        obj.sampling_params = [{**params, "sampling_seed": seed} for seed in seeds]
 
 
-def _has_several_prompts(obj: Any) -> bool:
-    ids = obj.input_ids
-    return isinstance(obj.text, list) or bool(ids and isinstance(ids[0], list))
+def _num_prompts(obj: Any) -> int:
+    """Return the number of prompts in a list; 0 where there is one prompt without a list."""
+    several = obj.text or obj.input_ids or ()
+    return len(several) if isinstance(several, list) and isinstance(several[0], (str, list)) else 0
 
 
-def _sending(send: Any) -> Any:
+def sending(send: Any) -> Any:
     """Wrap ``TokenizerManager._send_one_request``, which sends the choices of a request in turn with one object of
     parameters, so that each choice gets a seed and forced tokens of its own.
     """
@@ -102,10 +110,10 @@ def _sending(send: Any) -> Any:
     async def send_and_advance(manager: Any, tokenized_obj: Any) -> None:
         await send(manager, tokenized_obj)
         params = getattr(tokenized_obj, "sampling_params", None)
-        if params is None or params.n == 1 or not params.max_new_tokens:
+        if params is None or params.n == 1 or params.max_new_tokens == 0:
             return  # SGLang computes the prompt alone before several choices, with a limit of 0 tokens
         if params.sampling_seed is not None:
-            params.sampling_seed += 1
+            params.sampling_seed = params.sampling_seed + 1 if params.sampling_seed < _MOST_SEED else -_MOST_SEED - 1
         if FORCED_TOKENS in (params.custom_params or {}):
             first, *others = params.custom_params[_OTHERS] or [[]]
             params.custom_params = {FORCED_TOKENS: first, _OTHERS: others}
@@ -113,8 +121,11 @@ def _sending(send: Any) -> Any:
     return send_and_advance
 
 
-async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
+async def noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
     """Yield the outputs under one id; note each choice's new ids just before its output.
+
+    SGLang's list of a choice's tokens grows while its output waits for its turn, and the output's words do not. So the
+    output's own count says how many of them it has.
 
     The token that ends a choice has no words. It is noted after its output, so that it comes with the event of the end,
     also where a busy engine sends it together with words.
@@ -128,10 +139,12 @@ async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) 
             ends: list[tuple[int, Any]] = []
             for place, own in enumerate(output if isinstance(output, list) else (output,)):
                 choice, ids = own.get("index", place), own.get("output_ids") or ()
-                num_worded = len(ids) - _is_ended_by_token(own) if isinstance(output, dict) else len(ids)
-                current.note(choice, ids[seen.get(choice, 0) : num_worded])
-                ends.append((choice, ids[num_worded:]))
-                seen[choice] = len(ids)
+                count = min(len(ids), own["meta_info"].get("completion_tokens", len(ids)))
+                new = ids[seen.get(choice, 0) : count]
+                num_worded = len(new) - (isinstance(output, dict) and _is_ended_by_token(own))
+                current.note(choice, new[:num_worded])
+                ends.append((choice, new[num_worded:]))
+                seen[choice] = count
                 current.num_choices = max(current.num_choices, choice + 1)
             if isinstance(output, dict):  # a part of a stream, of one choice
                 first = first or output["meta_info"]["id"]

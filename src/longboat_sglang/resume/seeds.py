@@ -2,8 +2,9 @@
 
 SGLang draws from all tokens in their order, or from tokens sorted by probability, depending on whether any request of
 the batch limits them (``top_k``, ``top_p``): the same seed then draws other tokens beside other requests. ``min_p``
-with seeds ends SGLang's scheduler. Here seeded batches are always drawn in one way, from sorted tokens. Can be dropped
-when SGLang does so. Seeds have an effect with ``--enable-deterministic-inference`` only.
+with seeds ends SGLang's scheduler. Here seeded batches are always drawn in one way, from sorted tokens, also where a
+request asks which tokens it was drawn from (``return_sampling_mask``). Can be dropped when SGLang does so. Seeds have
+an effect with ``--enable-deterministic-inference`` only.
 """
 
 from __future__ import annotations
@@ -32,19 +33,25 @@ def install() -> None:
     )
     parameters = tuple(inspect.signature(sampler.multinomial_with_seed).parameters)
     expect(parameters == ("logprobs", "seed", "positions"), "seeds are used in another way")
-    sampler.Sampler._sample_from_probs = _drawing(draw, sampler.multinomial_with_seed)
+    fields = sampler._SamplingMaskCapture._fields
+    expect(fields == ("weights", "token_ids", "selected_weight", "batch_rows"), "a sampling mask has other fields")
+    sampler.Sampler._sample_from_probs = _drawing(draw, sampler.multinomial_with_seed, sampler._SamplingMaskCapture)
 
 
-def _drawing(draw: Any, draw_seeded: Any) -> Any:
+def _drawing(draw: Any, draw_seeded: Any, capture: Any) -> Any:
     """Wrap ``Sampler._sample_from_probs`` so that it draws seeded tokens from sorted ones."""
 
     @functools.wraps(draw)
     def sample_from_probs(sampler: Any, probs: Any, info: Any, positions: Any, is_simple: bool) -> Any:
-        if info.sampling_seed is None or info.sampling_mask_batch_indices is not None:
+        if info.sampling_seed is None:
             return draw(sampler, probs, info, positions, is_simple)
         kept, tokens = limited(probs, info.top_ks, info.top_ps, info.min_ps)
         drawn = draw_seeded(kept.double().log(), info.sampling_seed, positions)
-        return tokens.gather(1, drawn).view(-1).to(_token_type()), None
+        rows, mask = info.sampling_mask_batch_indices, None
+        if rows is not None:
+            weights, own = kept.index_select(0, rows), tokens.index_select(0, rows).to(_token_type())
+            mask = capture(weights, own, weights.gather(1, drawn.index_select(0, rows)).view(-1), rows)
+        return tokens.gather(1, drawn).view(-1).to(_token_type()), mask
 
     setattr(sample_from_probs, _MARK, True)
     return sample_from_probs
