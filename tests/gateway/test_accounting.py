@@ -18,13 +18,14 @@ from longboat.core.states import EndpointTable, ResumeLevel
 from longboat.gateway.calls.accounting import FAILED
 from longboat.gateway.calls.model_request import Call
 from longboat.gateway.calls.state import GatewayState
-from longboat.gateway.exchange.exchange import Exchange
+from longboat.gateway.exchange.exchange import ClientSide, Exchange
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.response_head import ResponseHead
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.native.leaf_work import ChunkPath
 from longboat.gateway.records.recent import RecentRequests
 from longboat.gateway.requests.admit import admit
+from longboat.gateway.upstreams.connection import UpstreamConnection
 from longboat.gateway.upstreams.upstream import Upstream
 
 NUM_REQUESTS = 10_000
@@ -34,16 +35,13 @@ WORD = b'data: {"id":"chatcmpl-1","created":1,"choices":[{"index":0,"delta":{"co
 USAGE = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS, "total_tokens": 10}
 
 
-class Client:
+class Client(ClientSide):
     """The client's side of an exchange: counts what it gets."""
 
-    write_paused = False
-    closes_after = False
-
     def __init__(self) -> None:
+        super().__init__()
         self.written = b""
         self.ends = 0
-        self.taken: Callable[[bool], None] | None = None
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -55,19 +53,21 @@ class Client:
         self.ends += 1
 
 
-class Connection:
+class Connection(UpstreamConnection):
     """A connection to an engine that does what the test says."""
 
-    usable = True
-
     def __init__(self, upstream: Upstream, sent: list[Connection]) -> None:
+        super().__init__(upstream.connections.keep)
         self.upstream, self._sent = upstream, sent
         self.path = ChunkPath(self)
         self.sink: Any = None
-        self.used = False
         self.aborted = False
         self.has_head = False  # this answer's was sent
         self.num_events = 0  # of this answer; an engine that goes on with another's tells all of it again
+
+    @property
+    def usable(self) -> bool:
+        return True
 
     def send(self, sink: Any, head: bytes, body: bytes) -> None:
         self.sink = sink
@@ -120,7 +120,7 @@ class World:
     def connect_all(self) -> None:
         for upstream in self.state.table.upstreams():
             while len(upstream.connections._idle) < 5:
-                upstream.connections.keep(Connection(upstream, self.sent))  # type: ignore[arg-type]
+                upstream.connections.keep(Connection(upstream, self.sent))
 
     def begin(self) -> None:
         stream = self.random.random() < 0.5
@@ -177,7 +177,7 @@ class World:
     def answer(self, connection: Connection, body: bytes) -> None:
         sink, connection.sink = connection.sink, None
         connection.used = True
-        connection.upstream.connections.keep(connection)  # type: ignore[arg-type]
+        connection.upstream.connections.keep(connection)
         sink.on_block(body, last=True)
 
     def step_client(self) -> None:

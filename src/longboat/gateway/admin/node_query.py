@@ -121,7 +121,7 @@ class UsageQuery(Query, frozen=True, tag="usage"):
         older = max((reply.get("older") or "" for reply in replies), default="")  # of which not all replies have rows
         rows: dict[tuple[str, ...], Reply] = {}
         for row in (row for reply in replies for row in reply["days"] if row["day"] > older):
-            key = tuple(row[name] for name in _USAGE_KEYS)
+            key = tuple(row.get(name, "") for name in _USAGE_KEYS)  # older gateways say no currency
             other = rows.setdefault(key, row)
             if other is not row and not (shared and other == row):
                 rows[key] = _joined_row(other, row, shared=shared)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from longboat.compiled import mypyc_attr
 from longboat.gateway.api.body import Facts
 from longboat.gateway.api.usage import AnswerKind, UsageReader
 from longboat.gateway.exchange.upstream_request import has_usage, pool_lines
@@ -32,6 +33,7 @@ _EVENT_STREAM = parse_response_head(200, [(b"content-type", b"text/event-stream;
 _NO_REPLICA: Final = replica_line("")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ClientSide:
     """The client's connection, as an exchange needs it. A class, so that its calls are compiled."""
 

@@ -61,6 +61,7 @@ class ResponseSink:
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class UpstreamConnection:  # size: the parser calls seven of its methods, and reading is one state machine
     """One connection to an engine. It carries one request at a time, and delivers each block of body as it arrives.
 
