@@ -101,9 +101,9 @@ class LongBooks(FakeSession):
     def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
         query = decode_query(args[0])  # type: ignore[arg-type]
         assert isinstance(query, UsageQuery)
-        today = datetime.date.fromisoformat(TODAY)
+        today = datetime.datetime.now(datetime.UTC).date()  # not that of the import: tests run over midnight, too
         days = [(today - datetime.timedelta(days=ago)).isoformat() for ago in range(query.days)]
-        days = [day for day in days if day <= (query.until or TODAY)]
+        days = [day for day in days if day <= (query.until or today.isoformat())]
         num_given = 2 if node_id == "n1" else len(days)
         older = next(iter(days[num_given:]), None)
         return {"days": [entry(day) for day in days[:num_given]], "older": older, "limits": []}
