@@ -23,7 +23,11 @@ __all__ = (
     "SloTarget",
     "StartingReplica",
     "quantiles_among",
+    "some_lengths",
 )
+
+MOST_LENGTHS = 32
+"""Requests at most whose lengths one observation has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +133,11 @@ class Quantiles:
     p90: float
     p95: float
     p99: float
+
+
+def some_lengths(known: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return at most ``MOST_LENGTHS`` of these lengths, drawn evenly."""
+    return tuple(known[:: max(1, -(-len(known) // MOST_LENGTHS))])
 
 
 def quantiles_among(values: Sequence[float]) -> Quantiles | None:

@@ -181,7 +181,7 @@ def _come_up(session: Session, applied: Applied, console: Console, timeout_s: fl
 
 
 def _lacks(wanted: Fleet, running: Fleet) -> str:
-    """Return what differs from the wanted fleet, models beside it left out; empty where nothing does."""
+    """Return what differs from the wanted fleet, further models left out; empty where nothing does."""
     if running.name != wanted.name:
         return f"fleet {running.name}"
     return "; ".join(replace(diff(wanted, running), added=()).lines())

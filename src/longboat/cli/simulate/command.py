@@ -65,11 +65,7 @@ def simulate(
 
         run_record(record, url=url, seconds=seconds)
         return
-    for option, value in (("--url", url), ("--seconds", seconds)):
-        if value is not None:
-            from longboat.core.errors import UserInputError
-
-            raise UserInputError(f"{option} belongs to --record", hint=f"leave out {option}, or add --record FILE")
+    _check_no_recording(url, seconds)
     from longboat.cli.simulate.run_simulate import run_simulate
     from longboat.cli.simulate.simulate_options import SimulateRequest
 
@@ -92,3 +88,12 @@ def simulate(
         seed=seed,
     )
     run_simulate(request, as_json=as_json, report=report)
+
+
+def _check_no_recording(url: str | None, seconds: float | None) -> None:
+    """Raise UserInputError where options of --record are given without it."""
+    from longboat.core.errors import UserInputError
+
+    for option, value in (("--url", url), ("--seconds", seconds)):
+        if value is not None:
+            raise UserInputError(f"{option} belongs to --record", hint=f"leave out {option}, or add --record FILE")

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from longboat.core.scaling import Latency, Quantiles, ScalingTarget, SloTarget, quantiles_among
+from longboat.core.scaling import (
+    Latency,
+    Objective,
+    Quantiles,
+    ScalingTarget,
+    SloTarget,
+    quantiles_among,
+    some_lengths,
+)
 
 __all__ = ("Tally", "TallyOfModel", "quantiles_of")
 
@@ -16,8 +24,6 @@ GONE_S = 5.0
 """A process that was silent for longer is gone, or its growth since then is not that of one look."""
 STALE_S = 60.0
 """Requests at a process that was silent for longer ask for no replicas: it may be gone, with its node's daemon."""
-MOST_LENGTHS = 32
-"""Requests at most whose lengths one look gives."""
 LATE = 3.0
 """In a large fleet nodes report more seldom; a process is silent only after this many reports that did not come."""
 MS_PER_S = 1e3
@@ -38,7 +44,7 @@ class TallyOfModel:
     def lengths(self) -> tuple[tuple[int, int], ...]:
         """Return the tokens of some responses, drawn evenly: of the prompt that was computed, and of the output."""
         known = [(int(one[0]), int(one[1])) for answers in (self.answers or {}).values() for one in answers]
-        return tuple(known[:: max(1, -(-len(known) // MOST_LENGTHS))])
+        return some_lengths(known)
 
     def latencies(
         self, ttft_bounds_s: Sequence[float], itl_bounds_s: Sequence[float], target: ScalingTarget
@@ -148,10 +154,14 @@ class Tally:
                 tally.answers.setdefault(priority, []).extend(known[max(0, len(known) - grown) :])
 
 
+def _objective(target: ScalingTarget, priority: int) -> Objective | None:
+    return target.objective(priority) if isinstance(target, SloTarget) else None
+
+
 def _by_answers(latency: Latency, answers: Sequence[Sequence[Any]], target: ScalingTarget) -> Latency:
     """Return latencies in which responses that are known one by one stand for all. Streams only say how they were."""
     streams = [(ttft_s * MS_PER_S, itl_s * MS_PER_S) for _, _, ttft_s, itl_s in answers if itl_s is not None]
-    objective = target.objective(latency.priority) if isinstance(target, SloTarget) else None
+    objective = _objective(target, latency.priority)
     late = None if objective is None else sum(objective.missed_by(*one) for one in streams)
     itl_ms = quantiles_among([itl_ms for _, itl_ms in streams])
     return replace(latency, itl_ms=itl_ms, itl_mean_ms=None, late=late, judged=len(streams))
@@ -163,7 +173,7 @@ def _late(ttft: Sequence[float], bounds: Sequence[float], target: ScalingTarget,
     This is for older gateways, which count each time between two tokens, and not means of responses: where those have a
     limit too, the late first tokens alone would say that all is well.
     """
-    objective = target.objective(priority) if isinstance(target, SloTarget) else None
+    objective = _objective(target, priority)
     if objective is None or objective.ttft_ms is None or objective.itl_ms is not None:
         return None
     return round(_above(ttft, bounds, objective.ttft_ms / MS_PER_S))

@@ -123,7 +123,7 @@ def _is_on_loopback(address: str) -> bool:
 def _joined(env: Mapping[str, str]) -> str:
     """Connect this process to Ray; return the address of the cluster's store.
 
-    Raises ClusterError when there is no cluster at the address.
+    Raises ClusterError when no cluster answers there.
     """
     if _require_listener(env["RAY_ADDRESS"]):
         env = {**env, **token_mode(env, user_home(), gcs_refuses)}

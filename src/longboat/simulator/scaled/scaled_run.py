@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from longboat.core.policy import ResumePolicy
-from longboat.core.scaling import Latency, ModelObservation, StartingReplica, quantiles_among
+from longboat.core.scaling import Latency, ModelObservation, StartingReplica, quantiles_among, some_lengths
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.scaling.scaler import Scaler
 from longboat.simulator.engine.job import Job
@@ -20,8 +20,8 @@ __all__ = ("simulate_scaled",)
 
 _PATIENCE_S = ResumePolicy().wait_s
 """Seconds without a replica after which the requests that are left get none, as streams in a gateway."""
-_SAMPLE = 32
-"""Requests whose lengths one observation has, and newest responses that one gateway reports."""
+_REPORTED = 32
+"""Newest responses that one gateway reports."""
 
 
 def simulate_scaled(fleet: ScaledFleet, requests: Iterable[TraceRequest], scaler: Scaler) -> ScaledResult:
@@ -199,7 +199,7 @@ class _Run:  # size: the state of one run
     def _observation(
         self, counts: _Counts, now_s: float, ready: int, starting: list[ScaledReplica], draining: int
     ) -> ModelObservation:
-        first = max(0, counts.ended - _SAMPLE) if self._fleet.as_reported else 0  # of those that are known
+        first = max(0, counts.ended - _REPORTED) if self._fleet.as_reported else 0  # of those that are known
         late, lengths = counts.late[first:], counts.lengths[first:]
         latency = Latency(
             priority=1,
@@ -216,7 +216,7 @@ class _Run:  # size: the state of one run
             prompt_tokens=counts.prompt_tokens,
             output_tokens=counts.output_tokens,
             ended=counts.ended,
-            lengths=tuple(lengths[:: max(1, -(-len(lengths) // _SAMPLE))]),
+            lengths=some_lengths(lengths),
             running=self._running,
             waiting=len(self._waiting),
             ready=ready,
